@@ -1,0 +1,235 @@
+"""Every error that django_belay raises, in one tree.
+
+Messages say what was found, what was expected and what to do; the facts are
+attributes. Parks, cancellations and budget stops are not errors: they leave a
+job as :class:`Interrupt`, which derives from ``BaseException`` so that a job's
+own ``except Exception`` cannot swallow them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class BelayError(Exception):
+    """Base of every error of this package."""
+
+
+class ConfigurationError(BelayError):
+    """A setting or an option does not fit; the message names the key and the mend."""
+
+
+class JobNotFound(BelayError, LookupError):
+    """No job has this id: it was never inserted, rolled back, or pruned."""
+
+    def __init__(self, job_id: int) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"job {job_id} was not found: it was never inserted, its transaction was rolled back, "
+            "or it was pruned after its retention"
+        )
+
+
+# -- schema -----------------------------------------------------------------
+
+
+class SchemaError(BelayError):
+    """The belay_* tables are not the ones this version can work with."""
+
+
+class SchemaMissing(SchemaError):
+    """The database has no belay_* tables."""
+
+
+class SchemaTooOld(SchemaError):
+    """The belay_* tables are older than the minimum this version needs."""
+
+
+class ContractTooNew(SchemaError):
+    """The database speaks a higher major of the wire contract than this version knows."""
+
+
+# -- enqueueing ---------------------------------------------------------------
+
+
+class EnqueueError(BelayError, ValueError):
+    """A job was refused before anything was written."""
+
+
+class UnknownKind(EnqueueError):
+    """No job is registered under this kind."""
+
+
+class InvalidInput(EnqueueError):
+    """The input does not fit the job's signature, or cannot be stored.
+
+    Attributes:
+        path: Where the offending value stands, such as ``input.order.lines[3]``.
+    """
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        self.path = path
+        super().__init__(f"{path}: {message}" if path else message)
+
+
+class PayloadTooLarge(EnqueueError):
+    """An input, signal or event payload is over its ceiling."""
+
+    def __init__(self, what: str, *, size: int, limit: int, setting: str) -> None:
+        self.size = size
+        self.limit = limit
+        self.setting = setting
+        super().__init__(
+            f"{what} takes {size:,} bytes, {limit:,} are allowed ({setting}); "
+            "store the data elsewhere and pass a reference to it"
+        )
+
+
+class InvalidCron(EnqueueError):
+    """A cron entry's expression, kind, zone or options do not fit."""
+
+
+class InvalidWorkflow(EnqueueError):
+    """A workflow has a cycle, an unknown dependency or a name used twice."""
+
+
+class InvalidQueue(EnqueueError):
+    """A queue's name or options do not fit."""
+
+
+# -- storage -----------------------------------------------------------------
+
+
+class StorageError(BelayError):
+    """The storage could not do what was asked."""
+
+
+class Unavailable(StorageError):
+    """The storage cannot be reached now; trying again later is right."""
+
+
+class Conflict(StorageError):
+    """A write met a row that should not be there; nothing was written."""
+
+
+class NotSupportedByProfile(StorageError):
+    """The journal's profile cannot say this; nothing was written."""
+
+
+class JournalError(StorageError):
+    """The journal refuses: names path, offset and the last good sequence where it knows them."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        refusal: str = "",
+        path: str | None = None,
+        offset: int | None = None,
+        last_good_sequence: int | None = None,
+    ) -> None:
+        self.refusal = refusal
+        self.path = path
+        self.offset = offset
+        self.last_good_sequence = last_good_sequence
+        super().__init__(message)
+
+
+class CorruptRecord(JournalError):
+    """Bytes of the journal are not what was written."""
+
+
+class UnsupportedFormat(JournalError):
+    """The journal was written in a format this version does not read."""
+
+
+class JournalLocked(JournalError):
+    """Another process owns the journal."""
+
+
+class JournalFull(JournalError):
+    """The file system has no room for the next batch and the reserve."""
+
+
+# -- results ------------------------------------------------------------------
+
+
+class JobError(BelayError):
+    """A job did not give a result.
+
+    Attributes:
+        job_id: The job.
+        errors: The entries of its ``errors`` column, oldest first.
+    """
+
+    def __init__(self, message: str, *, job_id: int, errors: list[dict[str, Any]] | None = None) -> None:
+        self.job_id = job_id
+        self.errors = errors or []
+        super().__init__(message)
+
+
+class JobFailed(JobError):
+    """The job ended as failed."""
+
+
+class JobCancelled(JobError):
+    """The job ended as cancelled."""
+
+
+class BudgetExceeded(JobError):
+    """The job failed because its steps spent more than its budget."""
+
+
+class ResultTimeout(JobError, TimeoutError):
+    """The job did not end in the time allowed; it goes on."""
+
+
+# -- inside a job --------------------------------------------------------------
+
+
+class SignalTimeout(BelayError, TimeoutError):
+    """The signal waited for did not come before the deadline."""
+
+
+class StepTooLarge(BelayError, ValueError):
+    """A step's value is over the ceiling once encoded."""
+
+
+class ForeignReservedStep(BelayError):
+    """A reserved step was written by another SDK; its value is never interpreted (§2)."""
+
+
+class Interrupt(BaseException):
+    """Leaves a job without being an error; ``except Exception`` does not catch it."""
+
+
+class Park(Interrupt):
+    """The job waits for a signal."""
+
+
+class Snooze(Interrupt):
+    """The job asks to run again later; the attempt does not count."""
+
+
+class Cancel(Interrupt):
+    """The job ends as cancelled."""
+
+
+class Fail(Interrupt):
+    """The job ends as failed, whatever attempts are left."""
+
+
+class Timeout(Interrupt):
+    """The job overran its ``timeout``."""
+
+
+class BudgetStop(Interrupt):
+    """The job's steps spent more than its budget."""
+
+
+class LeaseLost(Interrupt):
+    """Another process has taken the job over; this run must stop and writes nothing more."""
+
+
+class Shutdown(Interrupt):
+    """The process is ending; the job is handed back."""
