@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -47,7 +48,7 @@ class NewJob:
     budget_tokens: int | None = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Job:
     """A row of ``belay_jobs`` as read at one instant. Nobody writes to it.
 
@@ -55,8 +56,8 @@ class Job:
     is an envelope. ``input``, ``meta`` and ``errors`` are decoded JSON, or an
     ``Opaque`` where a row holds what Python cannot carry (rule 4).
 
-    Contract: §3. (Not frozen: a claim builds thousands a second and a frozen
-    dataclass costs three times as much to build.)
+    Contract: §3. (Neither frozen nor keyword-only: claims build thousands a second
+    from tuples, and either would cost three times as much.)
     """
 
     id: int
@@ -76,8 +77,8 @@ class Job:
     await_name: str | None
     workflow_id: str | None
     wf_name: str | None
-    wf_deps: tuple[str, ...]
-    wf_ignore: tuple[str, ...]
+    wf_deps: Sequence[str]
+    wf_ignore: Sequence[str]
     cron_name: str | None
     cron_slot: datetime | None
     unique_key: str | None

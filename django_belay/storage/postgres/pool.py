@@ -1,0 +1,114 @@
+"""The worker's own connections: a bounded psycopg pool with every wait bounded."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import IsolationLevel
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from django_belay.exceptions import Unavailable
+from django_belay.storage.postgres.rows import register_loaders
+from django_belay.storage.postgres.session import Params, Rows, translated
+from django_belay.storage.postgres.statements import statement
+
+# psycopg-pool warns at every failed reconnection; the storage reports it once as Unavailable.
+logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
+
+TCP_KEEPALIVE: Mapping[str, Any] = {
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class PoolOptions:
+    """How the worker connects; durations in seconds.
+
+    ``prepare=False`` keeps to unnamed statements for old transaction poolers.
+    """
+
+    size: int = 4
+    prepare: bool = True
+    statement_timeout_s: float = 30.0
+    connect_timeout_s: float = 10.0
+    application_name: str = "belay"
+
+
+class PoolSession:
+    """A :class:`~django_belay.storage.postgres.session.Session` over a pool of its own."""
+
+    def __init__(self, connect_params: Mapping[str, Any], options: PoolOptions | None = None) -> None:
+        """Open lazily; ``connect_params`` are psycopg's (no pool is made for a bad host)."""
+        self._options = options or PoolOptions()
+        self._pool = ConnectionPool(
+            kwargs=_connection_kwargs(connect_params, self._options),
+            min_size=0,
+            max_size=self._options.size,
+            timeout=self._options.connect_timeout_s,
+            reconnect_timeout=self._options.connect_timeout_s,
+            configure=self._configure,
+            open=True,
+        )
+
+    def run(self, name: str, params: Params | None = None) -> Rows:
+        with translated(), self._connection() as connection:
+            cursor = connection.execute(statement(name), params)
+            return cursor.fetchall() if cursor.description else []
+
+    @contextmanager
+    def transaction(self) -> Iterator[_PoolTransaction]:
+        with translated(), self._connection() as connection, connection.transaction():
+            yield _PoolTransaction(connection)
+
+    def is_joined(self) -> bool:
+        return False
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def close(self) -> None:
+        self._pool.close(timeout=1.0)
+
+    @contextmanager
+    def _connection(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        try:
+            with self._pool.connection() as connection:
+                yield connection
+        except PoolTimeout as error:
+            raise Unavailable(
+                f"no PostgreSQL connection within {self._options.connect_timeout_s:g} s"
+            ) from error
+
+    def _configure(self, connection: psycopg.Connection[Any]) -> None:
+        register_loaders(connection)
+        connection.isolation_level = IsolationLevel.READ_COMMITTED
+        connection.prepare_threshold = 5 if self._options.prepare else None
+
+
+@dataclass(slots=True)
+class _PoolTransaction:
+    connection: psycopg.Connection[tuple[Any, ...]]
+
+    def run(self, name: str, params: Params | None = None) -> Rows:
+        cursor = self.connection.execute(statement(name), params)
+        return cursor.fetchall() if cursor.description else []
+
+
+def _connection_kwargs(connect_params: Mapping[str, Any], options: PoolOptions) -> dict[str, Any]:
+    params = {
+        key: value
+        for key, value in connect_params.items()
+        if key not in ("cursor_factory", "context", "prepare_threshold", "autocommit")
+    }
+    params.setdefault("connect_timeout", max(1, round(options.connect_timeout_s)))
+    return {**TCP_KEEPALIVE, "application_name": options.application_name, **params, "autocommit": True}

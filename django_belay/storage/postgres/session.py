@@ -1,0 +1,116 @@
+"""Where statements run: the worker's own pool, or the caller's Django connection.
+
+The storage is written against these two protocols. ``PoolSession`` stands in
+:mod:`django_belay.storage.postgres.pool`, the session over Django's connection in
+``django_belay.db``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import psycopg
+from psycopg import errors as pg
+
+from django_belay.exceptions import Conflict, SchemaMissing, StorageError, Unavailable
+
+Params: TypeAlias = Mapping[str, Any]
+Rows: TypeAlias = list[tuple[Any, ...]]
+T = TypeVar("T")
+
+MAX_TRIES = 8
+
+
+class Transaction(Protocol):
+    """An open transaction."""
+
+    def run(self, name: str, params: Params | None = None) -> Rows:
+        """Execute ``sql/<name>.sql`` and return all its rows."""
+        ...
+
+
+class Session(Protocol):
+    """A source of connections; safe to share between threads."""
+
+    def run(self, name: str, params: Params | None = None) -> Rows:
+        """Execute one statement: in the caller's open transaction, else committed on its own."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """A READ COMMITTED transaction of its own, or a savepoint-free part of the caller's."""
+        ...
+
+    def is_joined(self) -> bool:
+        """Whether a caller's transaction is open: then nothing here may be tried again."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Wait before a whole operation is tried again."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def atomically(session: Session, operation: Callable[[Transaction], T]) -> T:
+    """Run ``operation`` in a transaction; as a whole again after a deadlock or serialization failure.
+
+    Inside a caller's transaction it runs once: what failed there takes the whole
+    transaction with it.
+
+    Raises:
+        Unavailable: The database cannot be reached, or tries ran out.
+    """
+    for attempt in range(1, MAX_TRIES + 1):
+        try:
+            with session.transaction() as transaction:
+                return operation(transaction)
+        except Contended as error:
+            if session.is_joined() or attempt == MAX_TRIES:
+                raise
+            session.pause(_contention_delay(attempt, error))
+    raise AssertionError("unreachable")
+
+
+def _contention_delay(attempt: int, _error: Contended) -> float:
+    return random.uniform(0, 0.01 * 2**attempt)  # noqa: S311 - spreads contenders, no secret
+
+
+class Contended(Unavailable):
+    """A deadlock or a serialization failure; the whole operation may be tried again."""
+
+
+_UNAVAILABLE = (
+    psycopg.InterfaceError,
+    pg.QueryCanceled,
+    pg.ReadOnlySqlTransaction,
+    pg.IdleInTransactionSessionTimeout,
+    pg.InFailedSqlTransaction,
+)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn driver errors into this package's, once, at the edge of the adapter."""
+    try:
+        yield
+    except (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable) as error:
+        raise Contended(f"other transactions hold what this one needs: {_first_line(error)}") from error
+    except pg.UndefinedTable as error:
+        raise SchemaMissing(
+            f"{_first_line(error)}; run 'manage.py belay_migrate' (or 'migrate') on this database"
+        ) from error
+    except pg.UniqueViolation as error:
+        raise Conflict(_first_line(error)) from error
+    except (psycopg.OperationalError, *_UNAVAILABLE) as error:
+        raise Unavailable(f"PostgreSQL cannot serve this now: {_first_line(error)}") from error
+    except psycopg.Error as error:
+        raise StorageError(f"PostgreSQL refused: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    """A driver's message without its DETAIL lines, which may quote row values."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

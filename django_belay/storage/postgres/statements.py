@@ -1,0 +1,23 @@
+"""The storage's SQL: one statement a file under ``sql/``, read once."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cache
+from importlib.resources import files
+
+from django_belay.contract.job import Job
+
+JOB_COLUMNS = tuple(field.name for field in fields(Job))
+
+# Stands in a statement where every column of belay_jobs AS j is wanted, in the order
+# of the Job record; a statement never depends on the table's own column order (§1).
+_JOB = "{job}"
+_JOB_COLUMNS_SQL = ", ".join(f"j.{name}" for name in JOB_COLUMNS)
+
+
+@cache
+def statement(name: str) -> str:
+    """The text of ``sql/<name>.sql`` with ``{job}`` spelled out."""
+    text = files("django_belay.storage.postgres").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
+    return text.replace(_JOB, _JOB_COLUMNS_SQL)
