@@ -1,0 +1,1 @@
+"""A Django app with the jobs and models of the tests."""

@@ -1,0 +1,41 @@
+"""Django settings of the tests. The server is found at run time: see ``tests/conftest.py``."""
+
+SECRET_KEY = "for tests only"
+USE_TZ = True
+TIME_ZONE = "Europe/Berlin"  # not UTC, so that a missing conversion shows
+LANGUAGE_CODE = "en"
+ROOT_URLCONF = "tests.urls"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "belay"}}
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.admin",
+    "rangefilter",
+    "django_belay",
+    "tests.app",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+# A hash that costs nothing: the tests log in often.
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
