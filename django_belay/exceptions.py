@@ -117,18 +117,31 @@ class NotSupportedByProfile(StorageError):
 
 
 class JournalError(StorageError):
-    """The journal refuses: names path, offset and the last good sequence where it knows them."""
+    """The journal refuses: names path, offset and the last good sequence where it knows them.
+
+    Attributes:
+        refusal: The leaf name of the reason, such as ``record_checksum``.
+        kind: The class the reason belongs to, such as ``physical_corruption``.
+        details: Numbers and names that belong to the reason; never bytes of a payload.
+        path: The file or directory, relative to the store where it lies inside.
+        offset: The byte of ``path`` where the fault was met.
+        last_good_sequence: The last sequence verified before the fault.
+    """
 
     def __init__(
         self,
         message: str,
         *,
         refusal: str = "",
+        kind: str = "",
+        details: tuple[object, ...] = (),
         path: str | None = None,
         offset: int | None = None,
         last_good_sequence: int | None = None,
     ) -> None:
         self.refusal = refusal
+        self.kind = kind
+        self.details = details
         self.path = path
         self.offset = offset
         self.last_good_sequence = last_good_sequence

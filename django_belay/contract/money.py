@@ -19,7 +19,7 @@ def to_micros(usd: Dollars) -> int:
         ValueError: Not a number, negative, finer than a micro-dollar, or beyond bigint.
             A ``float`` is refused too: 0.1 has no exact value.
     """
-    if isinstance(usd, float) or isinstance(usd, bool):
+    if isinstance(usd, float | bool):
         raise ValueError(
             f"usd={usd!r}: pass a Decimal, an int or a string such as '0.02', not a {type(usd).__name__}"
         )
