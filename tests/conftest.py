@@ -55,6 +55,8 @@ def postgres_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     try:
         server = find_postgres(request.config.getoption("--postgres"))
     except PostgresNotFound as error:
+        if hasattr(request.config, "workerinput"):  # xdist takes an exit of a worker for a crash
+            raise
         # The same for every test that needs a database: say it once.
         pytest.exit(f"no PostgreSQL for the tests: {error}", returncode=3)
     request.config.stash[SERVER_KEY] = server
