@@ -8,6 +8,7 @@ own ``except Exception`` cannot swallow them.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 
@@ -223,13 +224,25 @@ class Park(Interrupt):
 class Snooze(Interrupt):
     """The job asks to run again later; the attempt does not count."""
 
+    def __init__(self, until: datetime) -> None:
+        self.until = until
+        super().__init__(f"until {until.isoformat()}")
+
 
 class Cancel(Interrupt):
     """The job ends as cancelled."""
 
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
 
 class Fail(Interrupt):
     """The job ends as failed, whatever attempts are left."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
 
 
 class Timeout(Interrupt):

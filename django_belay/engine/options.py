@@ -1,0 +1,84 @@
+"""What a worker is told to do: the engine's side of the ``BELAY`` setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from django_belay.contract.admission import Limits
+from django_belay.contract.state import State
+
+if TYPE_CHECKING:
+    from django_belay.engine.context import JobContext
+
+Backoff: TypeAlias = Callable[[int], float | timedelta] | Sequence[float]
+CallNext: TypeAlias = Callable[["JobContext"], Any]
+Middleware: TypeAlias = Callable[["JobContext", CallNext], Any]
+
+DEFAULT_RETENTION: Mapping[State, timedelta | None] = {
+    "succeeded": timedelta(days=1),
+    "failed": timedelta(days=7),
+    "cancelled": timedelta(days=7),
+}
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class QueueOptions:
+    """One queue a worker serves.
+
+    ``limit`` caps its running jobs in one process; ``limits`` is what the whole fleet
+    shares (§6). A paused queue is not asked.
+    """
+
+    limit: int = 10
+    limits: Limits = field(default_factory=Limits)
+    paused: bool = False
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class WorkerOptions:
+    """A worker's settings, validated by whoever builds them. ``_s`` fields are seconds.
+
+    ``concurrency`` caps the threads of one process over all queues. ``backoff`` is what
+    a job without its own gets; ``None`` is retry policy v1.
+    """
+
+    queues: Mapping[str, QueueOptions] = field(default_factory=lambda: {"default": QueueOptions()})
+    concurrency: int = 100
+    processes: int = 1
+    lease_ttl: timedelta = timedelta(seconds=30)
+    busy_poll_s: float = 0.025
+    idle_poll_s: float = 0.5
+    sweep_interval_s: float = 5.0
+    cron_interval_s: float = 20.0
+    sync_interval_s: float = 5.0
+    shutdown_grace_s: float = 15.0
+    ack_retry_s: float = 900.0
+    retention: Mapping[State, timedelta | None] = field(default_factory=lambda: dict(DEFAULT_RETENTION))
+    signal_ttl: timedelta = timedelta(days=7)
+    max_step_bytes: int = 1_048_576
+    max_signal_bytes: int = 262_144
+    max_attempts: int = 20
+    backoff: Backoff | None = None
+    middleware: tuple[Middleware, ...] = ()
+    node_name: str = "node"
+
+    @property
+    def renew_interval_s(self) -> float:
+        """Leases are renewed every third of their time to live (§6)."""
+        return self.lease_ttl.total_seconds() / 3
+
+    def with_queues(self, chosen: Mapping[str, int | None]) -> WorkerOptions:
+        """Serve only these queues; a number overrides the queue's limit, ``None`` keeps it.
+
+        A queue that no setting names gets the defaults. An empty mapping changes nothing.
+        """
+        if not chosen:
+            return self
+        queues = {}
+        for name, limit in chosen.items():
+            known = self.queues.get(name, QueueOptions())
+            queues[name] = known if limit is None else replace(known, limit=limit)
+        return replace(self, queues=queues)
