@@ -20,6 +20,9 @@ from django_belay.testing.postgres import SOURCES, PostgresNotFound, PostgresSer
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# What the tests start with ``python -m example_project`` runs in this environment, whichever it is.
+os.environ.setdefault("BELAY_NO_VENV", "1")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("belay", "django_belay")

@@ -1,0 +1,28 @@
+"""``python3 -m tests [pytest arguments]``: the tests, on a machine that has only Python.
+
+Sets up a virtual environment first, if need be (``--no-venv`` uses the running one), and brings its own
+PostgreSQL (``--postgres=url|container|embedded`` says which).
+"""
+
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 - old interpreters are who this message is for
+    sys.exit(
+        "django-belay needs Python 3.11 or newer; this is {}.{} ({})".format(
+            *sys.version_info[:2], sys.executable
+        )
+    )
+
+
+def main() -> None:
+    from example_project import bootstrap
+
+    arguments = bootstrap.enter("test", module="tests", arguments=sys.argv[1:])
+
+    import pytest
+
+    sys.exit(pytest.main(arguments))
+
+
+if __name__ == "__main__":
+    main()
