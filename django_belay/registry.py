@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from django_belay.contract.job import JSON
 from django_belay.contract.money import Budget
@@ -18,6 +18,9 @@ from django_belay.exceptions import ConfigurationError, UnknownKind
 
 if TYPE_CHECKING:
     from django_belay.contract.inputs import InputCodec
+
+#: A function of the attempt (1, 2, …) giving seconds or a ``timedelta``, or the delays one by one.
+BackoffOption: TypeAlias = Callable[[int], float | timedelta] | Sequence[float]
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -53,7 +56,7 @@ class JobOptions:
     queue: str = "default"
     priority: int = 0
     max_attempts: int | None = None
-    backoff: Callable[[int], float | timedelta] | Sequence[float] | None = None
+    backoff: BackoffOption | None = None
     retry_on: tuple[type[BaseException], ...] | None = None
     give_up_on: tuple[type[BaseException], ...] = ()
     timeout: float | None = None

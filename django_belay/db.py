@@ -1,0 +1,234 @@
+"""Where the client's statements run: the caller's own Django connection.
+
+:class:`DjangoSession` is a storage session over ``connections[alias]``. Statements go
+through Django's cursor, so that ``assertNumQueries`` and the debug log see them, and an
+insert joins the transaction that the caller has open (rule 10).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+
+from django.core.signals import setting_changed
+from django.db import Error as DjangoDatabaseError
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_belay import conf
+from django_belay.exceptions import ConfigurationError
+from django_belay.storage.base import Storage
+from django_belay.storage.postgres.pool import PoolOptions, PoolSession
+from django_belay.storage.postgres.rows import register_loaders
+from django_belay.storage.postgres.session import Params, Rows, Session, Transaction, translated
+from django_belay.storage.postgres.statements import statement
+
+
+class DjangoSession:
+    """A :class:`~django_belay.storage.postgres.session.Session` over a Django connection.
+
+    Safe to share between threads: each has a connection of its own in ``connections``.
+    """
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        """This thread's connection."""
+        return connections[self.alias]
+
+    def run(self, name: str, params: Params | None = None) -> Rows:
+        with translated(), _driver_errors(), self.connection.cursor() as cursor:
+            register_loaders(cursor.cursor)
+            cursor.execute(statement(name), params)
+            return cursor.fetchall() if cursor.description else []
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        joins = self.is_joined()
+        with translated(), _driver_errors(), transaction.atomic(using=self.alias, savepoint=False):
+            if not joins:
+                self.run("set_read_committed")
+            yield self
+
+    def is_joined(self) -> bool:
+        """Whether a transaction is open, a test's included: what fails in it fails for good."""
+        return self.connection.in_atomic_block or not self.connection.get_autocommit()
+
+    def is_in_callers_transaction(self) -> bool:
+        """Whether the caller has a transaction open that will commit or roll back.
+
+        The blocks that ``TestCase`` opens never commit; Django's ``durable`` check
+        passes over them in the same way (rule 10).
+        """
+        if not self.connection.in_atomic_block:
+            return not self.connection.get_autocommit()
+        blocks = self.connection.atomic_blocks
+        return not (blocks and blocks[-1]._from_testcase)
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def close(self) -> None:
+        """Leave the connection alone: it is the caller's."""
+
+    @contextmanager
+    def durable(self) -> Iterator[None]:
+        """The outermost transaction of this thread's connection, READ COMMITTED (rule 31).
+
+        Raises:
+            ConfigurationError: A transaction is open already.
+        """
+        if self.is_in_callers_transaction():
+            raise ConfigurationError(
+                f"an atomic step opens the outermost transaction on the database {self.alias!r}, but one is "
+                "open already: the job's row would stay locked and block its lease's renewal. "
+                "Leave the atomic() block before ctx.step(…, atomic=True)"
+            )
+        joins = self.is_joined()
+        with transaction.atomic(using=self.alias, durable=True):
+            if not joins:
+                self.run("set_read_committed")
+            yield
+
+
+class _UncountedSession(DjangoSession):
+    """Beneath Django's cursor: the schema's check must not disturb a caller's query counts."""
+
+    def run(self, name: str, params: Params | None = None) -> Rows:
+        connection = self.connection
+        with translated(), _driver_errors():
+            connection.ensure_connection()
+            with connection.connection.cursor() as cursor:
+                register_loaders(cursor)
+                cursor.execute(statement(name), params)
+                return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def _driver_errors() -> Iterator[None]:
+    """Give the adapter the driver's error back that Django wrapped."""
+    try:
+        yield
+    except DjangoDatabaseError as error:
+        if error.__cause__ is None:  # Django's own, such as TransactionManagementError
+            raise
+        raise error.__cause__ from None
+
+
+# -- storages --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStorage:
+    """The storage as the client uses it, and the session beneath it."""
+
+    storage: Storage
+    session: DjangoSession
+
+
+_checked: set[tuple[str, str, str]] = set()
+_checking = Lock()
+
+
+def storage_for_client() -> ClientStorage:
+    """The storage over the caller's own connection; its schema was checked once (§1).
+
+    Raises:
+        ConfigurationError: ``BELAY`` does not fit.
+        SchemaError: The database is not one that this version can work with.
+    """
+    found = _client_storage()
+    _check_schema_once(found.session.alias)
+    return found
+
+
+def storage_for_worker(*, pool_size: int = 4, application_name: str = "belay") -> Storage:
+    """A storage over a pool of its own, for the caller to close.
+
+    ``pool_size`` gives way to the option of that name.
+    """
+    options = conf.get().postgres
+    return _postgres_store(worker_session(pool_size=pool_size, application_name=application_name), options)
+
+
+def worker_session(*, pool_size: int = 4, application_name: str = "belay") -> PoolSession:
+    """A pool with the connection parameters of the storage's Django database."""
+    options = conf.get().postgres
+    return PoolSession(
+        connect_params(options.database),
+        PoolOptions(
+            size=options.pool_size or pool_size,
+            prepare=options.prepare,
+            statement_timeout_s=options.statement_timeout,
+            connect_timeout_s=options.connect_timeout,
+            application_name=application_name,
+        ),
+    )
+
+
+def connect_params(alias: str) -> dict[str, Any]:
+    """psycopg's parameters of a Django database."""
+    return dict(postgres_connection(alias).get_connection_params())
+
+
+def postgres_connection(alias: str) -> Any:
+    """This thread's connection of an alias.
+
+    Raises:
+        ConfigurationError: No such database, or not PostgreSQL.
+    """
+    path = 'BELAY["STORAGE"]["OPTIONS"]["database"]'
+    if alias not in connections:
+        raise ConfigurationError(
+            f"{path}: there is no database {alias!r}; DATABASES has {', '.join(sorted(connections))}"
+        )
+    connection = connections[alias]
+    if connection.vendor != "postgresql":
+        raise ConfigurationError(
+            f"{path}: the database {alias!r} is {connection.vendor}; name a PostgreSQL one, "
+            'or use the journal: {"BACKEND": "django_belay.storage.journal"}'
+        )
+    return connection
+
+
+@lru_cache(maxsize=1)
+def _client_storage() -> ClientStorage:
+    found = conf.get()
+    if found.backend != conf.POSTGRES:
+        raise ConfigurationError(
+            f'BELAY["STORAGE"]["BACKEND"]: {found.backend!r} cannot be used yet; use {conf.POSTGRES!r}'
+        )
+    postgres_connection(found.postgres.database)
+    session = DjangoSession(found.postgres.database)
+    return ClientStorage(_postgres_store(session, found.postgres), session)
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    if setting in ("BELAY", "DATABASES"):
+        _client_storage.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="django_belay.db")
+
+
+def _check_schema_once(alias: str) -> None:
+    settings: Mapping[str, Any] = connections[alias].settings_dict
+    database = (alias, str(settings.get("HOST")), str(settings.get("NAME")))
+    if database in _checked:
+        return
+    with _checking:
+        _postgres_store(_UncountedSession(alias), conf.get().postgres).check_schema()
+        _checked.add(database)
+
+
+def _postgres_store(session: Session, options: conf.PostgresOptions) -> Storage:
+    from django_belay.storage.postgres.store import PostgresStore
+
+    return PostgresStore(session, poke_policy=conf.poke_policy())
