@@ -81,7 +81,7 @@ def encode(value: Any, *, limit: int | None = None) -> bytes:
     try:
         data = dump_with(value, _RULES)
     except JsonError as error:
-        raise EnvelopeError(f"value{error.path}: {error.message}") from None
+        raise EnvelopeError(f"value{error.short_path}: {error.message}") from None
     if limit is not None and len(data) > limit:
         raise StepTooLarge(
             f"the step's value takes {len(data):,} bytes encoded, {limit:,} are allowed (MAX_STEP_BYTES); "

@@ -17,6 +17,7 @@ Contract: §2.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -121,10 +122,11 @@ class _Reader(Leaves):
             tag = self.read_tag()
             if stack:
                 stack[-1].tag = tag
-            container = self._open(tag)
-            if container is None:
+            opener = _OPENERS.get(tag)
+            if opener is None:
                 value = self.read_leaf(tag)
             else:
+                container = opener(self)
                 if len(stack) >= self.max_depth:
                     raise EtfError(f"terms nested deeper than {self.max_depth} levels")
                 if container.left:
@@ -138,13 +140,10 @@ class _Reader(Leaves):
             else:
                 return value
 
-    def _open(self, tag: int) -> Container | None:
-        if tag == Tag.LIST:
-            return ProperList(self.read_count(terms_each=1))
-        if tag == Tag.MAP:
-            return Map(self.read_count(terms_each=2))
-        if tag == Tag.SMALL_TUPLE:
-            return Tuple(self.read_arity())
-        if tag == Tag.LARGE_TUPLE:
-            return Tuple(self.read_count(terms_each=1))
-        return None
+
+_OPENERS: Final[dict[int, Callable[[_Reader], Container]]] = {
+    Tag.LIST: lambda reader: ProperList(reader.read_count(terms_each=1)),
+    Tag.MAP: lambda reader: Map(reader.read_count(terms_each=2)),
+    Tag.SMALL_TUPLE: lambda reader: Tuple(reader.read_arity()),
+    Tag.LARGE_TUPLE: lambda reader: Tuple(reader.read_count(terms_each=1)),
+}

@@ -59,7 +59,9 @@ class Tag:
 
 ATOM_TAGS: Final = frozenset({Tag.ATOM, Tag.SMALL_ATOM, Tag.ATOM_UTF8, Tag.SMALL_ATOM_UTF8})
 
-_BYTE = Struct(">B")
+_LIST = Tag.LIST
+_EMPTY_LIST = bytes([Tag.LIST]) + bytes(4)
+
 _U16 = Struct(">H")
 _U32 = Struct(">I")
 _I32 = Struct(">i")
@@ -123,24 +125,29 @@ class Leaves:
     def read_tag(self) -> int:
         """Pass the next term's tag. A list of no elements is passed over: its tail is the value."""
         tag = self.peek_tag()
-        self._count(1)
         self._position += 1
+        self._count(1)
         return tag
 
     def peek_tag(self) -> int:
         """The tag that :meth:`read_tag` will pass."""
-        while True:
-            start = self._position
-            if start >= self._end:
-                raise EtfError("ends where a term should begin")
-            tag = self._data[start]
-            if tag != Tag.LIST or self._data[start + 1 : start + 5] != b"\0\0\0\0":
-                return tag
+        start = self._position
+        if start >= self._end:
+            raise EtfError("ends where a term should begin")
+        tag = self._data[start]
+        if tag == _LIST and self._data[start + 1 : start + 5] == b"\0\0\0\0":
             self._position = start + 5
+            return self._peek_past_empty_lists()
+        return tag
+
+    def _peek_past_empty_lists(self) -> int:
+        while self._data[self._position : self._position + 5] == _EMPTY_LIST:
+            self._position += 5
+        return self.peek_tag()
 
     def read_arity(self) -> int:
         """One byte's number of terms that follow."""
-        return self._fits(int(self._read(_BYTE)))
+        return self._fits(self.read_byte())
 
     def read_count(self, *, terms_each: int) -> int:
         """A 32-bit number of items, as the terms that follow."""
@@ -168,20 +175,25 @@ class Leaves:
 
     # -- integers and floats -------------------------------------------------------
 
-    def _small_integer(self) -> int:
-        return int(self._read(_BYTE))
+    def read_byte(self) -> int:
+        """One byte, which is also what a small integer is."""
+        start = self._position
+        if start >= self._end:
+            raise EtfError("ends 1 byte too early")
+        self._position = start + 1
+        return self._data[start]
 
     def _integer(self) -> int:
         return int(self._read(_I32))
 
     def _small_big(self) -> int | None:
-        return self._big(int(self._read(_BYTE)))
+        return self._big(self.read_byte())
 
     def _large_big(self) -> int | None:
         return self._big(int(self._read(_U32)))
 
     def _big(self, size: int) -> int | None:
-        sign = self._read(_BYTE)
+        sign = self.read_byte()
         value = int.from_bytes(self._take(size), "little")
         if value.bit_length() > MAX_INT_BITS:
             self.miss(f"an integer of {value.bit_length():,} bits")
@@ -203,7 +215,7 @@ class Leaves:
         return self._text(self._take(self._read(_U32)))
 
     def _bit_binary(self) -> str | None:
-        size, bits = self._read(_U32), self._read(_BYTE)
+        size, bits = self._read(_U32), self.read_byte()
         data = self._take(size)
         if bits == 8:
             return self._text(data)
@@ -233,13 +245,13 @@ class Leaves:
         return self._atom_value(self._read(_U16), "latin-1")
 
     def _small_atom(self) -> str | bool | None:
-        return self._atom_value(self._read(_BYTE), "latin-1")
+        return self._atom_value(self.read_byte(), "latin-1")
 
     def _atom_utf8(self) -> str | bool | None:
         return self._atom_value(self._read(_U16), "utf-8")
 
     def _small_atom_utf8(self) -> str | bool | None:
-        return self._atom_value(self._read(_BYTE), "utf-8")
+        return self._atom_value(self.read_byte(), "utf-8")
 
     def _atom_value(self, size: int, encoding: str) -> str | bool | None:
         try:
@@ -298,7 +310,7 @@ class Leaves:
         self._skip_atom()
         if self.read_tag() != Tag.SMALL_INTEGER:
             raise EtfError("a function without its arity")
-        self._small_integer()
+        self.read_byte()
         self.miss("a function")
 
     def _new_fun(self) -> None:
@@ -322,7 +334,7 @@ def _finite(value: float) -> float:
 
 
 _LEAVES: Final[dict[int, Callable[[Leaves], Any]]] = {
-    Tag.SMALL_INTEGER: Leaves._small_integer,
+    Tag.SMALL_INTEGER: Leaves.read_byte,
     Tag.INTEGER: Leaves._integer,
     Tag.SMALL_BIG: Leaves._small_big,
     Tag.LARGE_BIG: Leaves._large_big,

@@ -39,6 +39,8 @@ MAX_INPUT_DEPTH = 32
 #: itself stops converting between integers and text.
 MAX_INT_BITS = 14_284
 
+_MAX_INTEGER = 2**MAX_INT_BITS - 1
+
 MIN_INT64 = -(2**63)
 MAX_UINT64 = 2**64 - 1
 
@@ -54,6 +56,7 @@ _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _BRACKET_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 
+_MAX_PATH = 200
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w{0,79}", re.ASCII)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -72,7 +75,18 @@ class JsonError(BelayError, ValueError):
         super().__init__(message, path)
 
     def __str__(self) -> str:
-        return f"value{self.path}: {self.message}" if self.path else self.message
+        return f"value{self.short_path}: {self.message}" if self.path else self.message
+
+    @property
+    def short_path(self) -> str:
+        """The path, its middle left out when it is long."""
+        if len(self.path) <= _MAX_PATH:
+            return self.path
+        return f"{self.path[: _MAX_PATH // 2]}…{self.path[-_MAX_PATH // 2 :]}"
+
+    def as_invalid_input(self, root: str) -> InvalidInput:
+        """The error for who enqueues, with a path from ``root``, such as ``input.lines[3]``."""
+        return InvalidInput(self.message, path=root + self.short_path)
 
     def inside(self, part: str | int) -> JsonError:
         """The same error, seen from the container that holds the value under ``part``."""
@@ -123,14 +137,14 @@ def dump_jsonb(value: Any, *, path: str = "input", max_depth: int = MAX_INPUT_DE
 
     Contract: §2, §3 ``input``.
     """
-    data = _dump_exact(value)
+    data = _dump_fast(value, max_depth)
     # A false alarm (the six characters \u0000 in a text) only costs the slow path.
-    if data is not None and b"\\u0000" not in data and is_within_depth(data, max_depth - 1):
+    if data is not None and b"\\u0000" not in data:
         return data
     try:
         return orjson.dumps(plain(value, Rules(max_depth=max_depth)), option=_OPTIONS)
     except JsonError as error:
-        raise InvalidInput(error.message, path=path + error.path) from None
+        raise error.as_invalid_input(path) from None
 
 
 def dumps(value: Any, *, max_depth: int = MAX_DEPTH) -> bytes:
@@ -145,18 +159,17 @@ def dumps(value: Any, *, max_depth: int = MAX_DEPTH) -> bytes:
 
     Contract: §2.
     """
-    return dump_with(value, Rules.envelope(max_depth=max_depth))
+    data = _dump_fast(value, max_depth)
+    return _write(plain(value, Rules.envelope(max_depth=max_depth))) if data is None else data
 
 
 def dump_with(value: Any, rules: Rules) -> bytes:
     """Write a value under rules of one's own; see :func:`dumps`."""
-    data = _dump_exact(value)
-    if data is not None and is_within_depth(data, rules.max_depth - 1):
-        return data
-    return _write(plain(value, rules))
+    data = _dump_fast(value, rules.max_depth)
+    return _write(plain(value, rules)) if data is None else data
 
 
-def _dump_exact(value: Any) -> bytes | None:
+def _dump_fast(value: Any, max_depth: int) -> bytes | None:
     """The bytes, if orjson writes this very value; else ``None``, and the slow path explains.
 
     orjson writes NaN as null, and UUIDs and enums in a form of its own, without a word.
@@ -164,9 +177,10 @@ def _dump_exact(value: Any) -> bytes | None:
     """
     try:
         data = orjson.dumps(value, option=_OPTIONS)
-        return data if orjson.loads(data) == value else None
+        is_exact = orjson.loads(data) == value
     except (TypeError, ValueError, RecursionError):
         return None
+    return data if is_exact and is_within_depth(data, max_depth - 1) else None
 
 
 def _write(value: Any) -> bytes:
@@ -213,8 +227,9 @@ class Rules:
     @classmethod
     def envelope(cls, *, max_depth: int, convert: Callable[[Any], Any] = _refuse) -> Rules:
         """The rules of an envelope: NUL allowed, integers up to 4,300 digits."""
-        bound = 2**MAX_INT_BITS - 1
-        return cls(max_depth=max_depth, nul=True, min_int=-bound, max_int=bound, convert=convert)
+        return cls(
+            max_depth=max_depth, nul=True, min_int=-_MAX_INTEGER, max_int=_MAX_INTEGER, convert=convert
+        )
 
 
 def plain(value: Any, rules: Rules, depth: int = 1) -> Any:
@@ -285,10 +300,8 @@ def _plain_int(value: int, rules: Rules) -> int:
     if rules.min_int <= value <= rules.max_int:
         return int(value)
     if rules.max_int == MAX_UINT64:
-        raise JsonError(
-            f"integer of {value.bit_length()} bits; allowed are -2**63 to 2**64-1. Pass it as text or Decimal"
-        )
-    raise JsonError(f"integer of {value.bit_length()} bits; allowed are {MAX_INT_BITS:,} (4,300 digits)")
+        raise JsonError("integer beyond 64 bits; allowed are -2**63 to 2**64-1. Pass it as text or Decimal")
+    raise JsonError(f"integer of {value.bit_length():,} bits; allowed are {MAX_INT_BITS:,} (4,300 digits)")
 
 
 def plain_float(value: float) -> float:
