@@ -1,0 +1,118 @@
+-- claim · contract §6, rules 12, 14, 19 · belay_x_jobs_ready_idx, belay_x_jobs_awaiting_idx
+-- unprepared
+-- For each queue in turn: a loose scan over its distinct priorities, and in each, best
+-- first, the rows without ready_at and then those due, as range scans of their own, so
+-- that neither the backlog nor rows due later are read or sorted. The scans are pulled
+-- lazily: the LIMIT of a queue ends them, and only rows pulled are locked. The
+-- same walk over the awaiting rows whose deadline is due; a sort merges the few candidates.
+-- The inner LIMITs are plain parameters to give the planner a constant; "unprepared"
+-- keeps a generic plan, which would guess a tenth of the table, away.
+WITH wanted AS MATERIALIZED (
+  SELECT w.queue, w.take, w.n
+    FROM unnest(%(queues)s::text[], %(takes)s::int[]) WITH ORDINALITY AS w (queue, take, n)
+),
+picked AS MATERIALIZED (
+  SELECT w.n, c.id, c.priority, c.ready_at
+    FROM wanted AS w
+   CROSS JOIN LATERAL (
+      SELECT b.id, b.priority, b.ready_at
+        FROM (
+          (WITH RECURSIVE walk AS (
+             (SELECT j.priority FROM belay_jobs AS j
+               WHERE j.state = 'ready' AND j.queue = w.queue
+               ORDER BY j.priority LIMIT 1)
+             UNION ALL
+             SELECT (SELECT j.priority FROM belay_jobs AS j
+                      WHERE j.state = 'ready' AND j.queue = w.queue AND j.priority > walk.priority
+                      ORDER BY j.priority LIMIT 1)
+               FROM walk WHERE walk.priority IS NOT NULL
+           )
+           SELECT r.id, r.priority, r.ready_at
+             FROM walk
+            CROSS JOIN LATERAL (
+              SELECT u.* FROM (
+                SELECT j.id, j.priority, j.ready_at FROM belay_jobs AS j
+                 WHERE j.state = 'ready' AND j.queue = w.queue AND j.priority = walk.priority
+                   AND j.ready_at IS NULL
+                 ORDER BY j.id LIMIT %(most)s::bigint FOR UPDATE SKIP LOCKED) AS u
+              UNION ALL
+              SELECT d.* FROM (
+                SELECT j.id, j.priority, j.ready_at FROM belay_jobs AS j
+                 WHERE j.state = 'ready' AND j.queue = w.queue AND j.priority = walk.priority
+                   AND j.ready_at <= %(now)s::timestamptz
+                 ORDER BY j.ready_at, j.id LIMIT %(most)s::bigint FOR UPDATE SKIP LOCKED) AS d
+            ) AS r
+            WHERE walk.priority IS NOT NULL
+            LIMIT w.take)
+          UNION ALL
+          (WITH RECURSIVE walk AS (
+             (SELECT j.priority FROM belay_jobs AS j
+               WHERE j.state = 'awaiting' AND j.queue = w.queue
+               ORDER BY j.priority LIMIT 1)
+             UNION ALL
+             SELECT (SELECT j.priority FROM belay_jobs AS j
+                      WHERE j.state = 'awaiting' AND j.queue = w.queue AND j.priority > walk.priority
+                      ORDER BY j.priority LIMIT 1)
+               FROM walk WHERE walk.priority IS NOT NULL
+           )
+           SELECT r.id, r.priority, r.ready_at
+             FROM walk
+            CROSS JOIN LATERAL (
+              SELECT j.id, j.priority, j.ready_at FROM belay_jobs AS j
+               WHERE j.state = 'awaiting' AND j.queue = w.queue AND j.priority = walk.priority
+                 AND j.ready_at <= %(now)s::timestamptz
+               ORDER BY j.ready_at, j.id LIMIT %(most)s::bigint FOR UPDATE SKIP LOCKED
+            ) AS r
+            WHERE walk.priority IS NOT NULL
+            LIMIT w.take)
+        ) AS b
+       ORDER BY b.priority, b.ready_at NULLS FIRST, b.id
+       LIMIT w.take
+   ) AS c
+),
+claimed AS (
+  UPDATE belay_jobs AS j
+     SET state = 'running', attempt = j.attempt + 1,
+         lease_until = %(lease_until)s::timestamptz, leased_by = %(leased_by)s::text,
+         started_at = COALESCE(j.started_at, %(now)s::timestamptz)
+   WHERE j.id = ANY (ARRAY (SELECT p.id FROM picked AS p))
+  RETURNING {job}
+),
+claimable AS MATERIALIZED (
+  SELECT ARRAY (
+    SELECT l.queue
+      FROM unnest(%(limited)s::text[]) AS l (queue)
+     WHERE EXISTS (
+       WITH RECURSIVE walk AS (
+         (SELECT j.priority FROM belay_jobs AS j
+           WHERE j.state = 'ready' AND j.queue = l.queue
+           ORDER BY j.priority LIMIT 1)
+         UNION ALL
+         SELECT (SELECT j.priority FROM belay_jobs AS j
+                  WHERE j.state = 'ready' AND j.queue = l.queue AND j.priority > walk.priority
+                  ORDER BY j.priority LIMIT 1)
+           FROM walk WHERE walk.priority IS NOT NULL
+       )
+       SELECT FROM walk
+        CROSS JOIN LATERAL (
+          (SELECT FROM belay_jobs AS j
+            WHERE j.state = 'ready' AND j.queue = l.queue AND j.priority = walk.priority
+              AND j.ready_at IS NULL
+            ORDER BY j.id LIMIT 1)
+          UNION ALL
+          (SELECT FROM belay_jobs AS j
+            WHERE j.state = 'ready' AND j.queue = l.queue AND j.priority = walk.priority
+              AND j.ready_at <= %(now)s::timestamptz
+            ORDER BY j.ready_at, j.id LIMIT 1)
+        ) AS r
+        WHERE walk.priority IS NOT NULL)
+       OR EXISTS (
+         SELECT FROM belay_jobs AS j
+          WHERE j.state = 'awaiting' AND j.queue = l.queue
+            AND j.ready_at <= %(now)s::timestamptz AND j.ready_at IS NOT NULL)
+  ) AS queues
+)
+SELECT {job}, l.queues
+  FROM claimable AS l
+  LEFT JOIN (claimed AS j JOIN picked AS p ON p.id = j.id) ON true
+ ORDER BY p.n, p.priority, p.ready_at NULLS FIRST, p.id

@@ -1,0 +1,208 @@
+"""The Storage protocol on the belay_* tables: a facade, one line a method.
+
+What a method does stands in the module it calls; what it promises in
+:class:`django_belay.storage.base.Storage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from django_belay.contract.admission import Limits
+from django_belay.contract.job import JSON, Event, Job, Lease, NewJob, Signal, Standing, Step
+from django_belay.contract.notification import PokePolicy
+from django_belay.storage.base import (
+    Ack,
+    AckResult,
+    Backoff,
+    Capabilities,
+    Claimed,
+    ClaimRound,
+    Controlled,
+    CronRow,
+    Demand,
+    Inserted,
+    JobFilter,
+    Listener,
+    NewStep,
+    NodeRow,
+    QueueRow,
+    QueueStats,
+    Reclaimed,
+    Renewal,
+    StepWritten,
+)
+from django_belay.storage.postgres import acks as ends
+from django_belay.storage.postgres import claims, insert, read, reclaim, runtime, schema, steps
+from django_belay.storage.postgres import leases as renewal
+from django_belay.storage.postgres import limits as rates
+from django_belay.storage.postgres.listen import PostgresListener
+from django_belay.storage.postgres.session import Session
+
+
+class PostgresStore:
+    """A :class:`~django_belay.storage.base.Storage` over one source of connections.
+
+    Args:
+        session: Where statements run: the worker's pool or the caller's connection.
+        poke: When an insert pokes its queues (rule 11); shared by the stores of a process.
+        listen_params: psycopg's parameters for a direct connection to LISTEN on;
+            ``None`` where polling must do.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        poke: PokePolicy | None = None,
+        listen_params: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.session = session
+        self.poke = poke if poke is not None else PokePolicy()
+        self._listen_params = listen_params
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            transactional_enqueue=True, atomic_steps=True, hints=self._listen_params is not None
+        )
+
+    def check_schema(self) -> None:
+        schema.check(self.session)
+
+    def read_clock(self) -> datetime:
+        return runtime.read_clock(self.session)
+
+    def listener(self) -> Listener | None:
+        return None if self._listen_params is None else PostgresListener(self._listen_params)
+
+    def close(self) -> None:
+        self.session.close()
+
+    # -- jobs
+
+    def insert_jobs(self, jobs: Sequence[NewJob], *, now: datetime) -> list[Inserted]:
+        return insert.insert_jobs(self.session, jobs, poke=self.poke, now=now)
+
+    def get_job(self, job_id: int) -> Job:
+        return read.get_job(self.session, job_id)
+
+    def list_jobs(self, jobs: JobFilter, *, limit: int) -> list[Job]:
+        return read.list_jobs(self.session, jobs, limit=limit)
+
+    def find_by_unique_key(self, key: str) -> Job | None:
+        return read.find_by_unique_key(self.session, key)
+
+    def children(self, parent_id: int) -> list[Job]:
+        return read.children(self.session, parent_id)
+
+    def has_incomplete_child(self, parent_id: int) -> bool:
+        return read.has_incomplete_child(self.session, parent_id)
+
+    def workflow_jobs(self, workflow_id: str) -> list[Job]:
+        return read.workflow_jobs(self.session, workflow_id)
+
+    def queue_stats(self, *, now: datetime) -> list[QueueStats]:
+        return read.queue_stats(self.session, now=now)
+
+    def register_waiter(self, job_id: int, *, until: datetime, now: datetime) -> None:
+        runtime.register_waiter(self.session, job_id, until=until, now=now)
+
+    # -- work
+
+    def claim(
+        self,
+        round_: ClaimRound,
+        *,
+        demands: Sequence[Demand],
+        limited: Sequence[str] = (),
+        now: datetime,
+    ) -> Claimed:
+        return claims.claim(self.session, round_, demands=demands, limited=limited, now=now)
+
+    def claim_limited(
+        self, round_: ClaimRound, *, demand: Demand, limits: Limits, local_limit: int, now: datetime
+    ) -> list[Job]:
+        return claims.claim_limited(
+            self.session, round_, demand=demand, limits=limits, local_limit=local_limit, now=now
+        )
+
+    def renew_leases(self, leases: Sequence[Lease], *, until: datetime) -> Renewal:
+        return renewal.renew(self.session, leases, until=until)
+
+    def reclaim_expired(self, *, now: datetime, backoff: Backoff, limit: int = 200) -> list[Reclaimed]:
+        return reclaim.reclaim_expired(self.session, now=now, backoff=backoff, limit=limit, poke=self.poke)
+
+    def ack(self, ack: Ack, *, now: datetime) -> AckResult:
+        return ends.ack(self.session, ack, poke=self.poke, now=now)
+
+    def ack_group(self, acks: Sequence[Ack], *, now: datetime) -> list[AckResult]:
+        return ends.ack_group(self.session, acks, poke=self.poke, now=now)
+
+    def hand_back(self, leases: Sequence[Lease], *, now: datetime) -> list[AckResult]:
+        return ends.hand_back(self.session, leases, poke=self.poke, now=now)
+
+    # -- journal of a job
+
+    def get_standing(self, job_id: int) -> Standing:
+        return steps.get_standing(self.session, job_id)
+
+    def get_steps(self, job_id: int) -> list[Step]:
+        return steps.get_steps(self.session, job_id)
+
+    def find_step(self, job_id: int, name: str) -> Step | None:
+        return steps.find_step(self.session, job_id, name)
+
+    def put_step(self, job_id: int, step: NewStep, *, now: datetime) -> StepWritten:
+        return steps.put_step(self.session, job_id, step, now=now)
+
+    # -- limits
+
+    def debit_rate(self, bucket: str, *, amount: int, period_s: int, now: datetime) -> None:
+        rates.debit_rate(self.session, bucket, amount=amount, period_s=period_s, now=now)
+
+    # -- runtime rows
+
+    def put_queue(self, name: str, opts: JSON, *, now: datetime) -> None:
+        runtime.put_queue(self.session, name, opts, now=now)
+
+    def delete_queue(self, name: str) -> bool:
+        return runtime.delete_queue(self.session, name)
+
+    def list_queues(self) -> list[QueueRow]:
+        return runtime.list_queues(self.session)
+
+    def pause_queue(self, name: str, *, now: datetime) -> None:
+        runtime.set_queue_paused(self.session, name, paused=True, now=now)
+
+    def resume_queue(self, name: str, *, now: datetime) -> None:
+        runtime.set_queue_paused(self.session, name, paused=False, now=now)
+
+    def put_cron(self, cron: CronRow, *, now: datetime) -> None:
+        runtime.put_cron(self.session, cron, now=now)
+
+    def delete_cron(self, name: str) -> bool:
+        return runtime.delete_cron(self.session, name)
+
+    def list_crons(self) -> list[CronRow]:
+        return runtime.list_crons(self.session)
+
+    def pause_cron(self, name: str, *, now: datetime) -> bool:
+        return runtime.set_cron_paused(self.session, name, paused=True, now=now)
+
+    def resume_cron(self, name: str, *, now: datetime) -> bool:
+        return runtime.set_cron_paused(self.session, name, paused=False, now=now)
+
+    def last_cron_slots(self) -> dict[str, datetime]:
+        return runtime.last_cron_slots(self.session)
+
+    def fire_cron(self, job: NewJob, *, now: datetime) -> Inserted | None:
+        return runtime.fire_cron(self.session, job, poke=self.poke, now=now)
+
+    def beat(self, node: NodeRow) -> None:
+        runtime.beat(self.session, node)
+
+    def list_nodes(self) -> list[NodeRow]:
+        return runtime.list_nodes(self.session)
