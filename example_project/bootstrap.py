@@ -28,7 +28,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_VENV_OPTION = "--no-venv"
@@ -129,9 +129,9 @@ class Environment:
         state = self.read_state()
         return (
             state is not None
-            and extra in state.extras
             and state.project == project_fingerprint()
             and self.is_of_this_interpreter(state)
+            and set(distributions(extra)) <= {name for had in state.extras for name in distributions(had)}
         )
 
     def is_of_this_interpreter(self, state: State) -> bool:
@@ -157,8 +157,8 @@ def interpreter_fingerprint() -> str:
 
 def project_fingerprint() -> str:
     """Changes with the parts of ``pyproject.toml`` that decide what is installed and how."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    parts = [project.get("project"), project.get("build-system"), project.get("tool", {}).get("hatch")]
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    parts = [whole["project"], whole.get("build-system"), whole.get("tool", {}).get("hatch")]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -182,7 +182,7 @@ def prepare(environment: Environment, extra: str) -> None:
             create(environment)
             extras = [extra]
         else:
-            extras = sorted({extra, *state.extras})
+            extras = sorted({extra, *state.extras} & set(read_project()["optional-dependencies"]))
         install(environment, extras)
         environment.write_state(
             State(interpreter=interpreter_fingerprint(), project=project_fingerprint(), extras=extras)
@@ -333,7 +333,7 @@ def require_distributions(extra: str) -> None:
 
 def distributions(extra: str) -> list[str]:
     """The names of the packages that the project with ``extra`` depends on directly."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = read_project()
     optional = project["optional-dependencies"]
     if extra not in optional:
         raise BootstrapError(f"pyproject.toml has no extra {extra!r}; it has {', '.join(optional)}")
@@ -346,6 +346,12 @@ def distributions(extra: str) -> list[str]:
         else:
             names.add(name)
     return sorted(names)
+
+
+def read_project() -> dict[str, Any]:
+    """The table ``project`` of ``pyproject.toml``."""
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project
 
 
 def _is_installed(name: str) -> bool:
