@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from django_belay.contract.state import State
+
+#: The reason in the ``errors`` of a doomed member.
+DOOMED: Final = "dependency_failed"
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)

@@ -14,10 +14,18 @@ JOB_COLUMNS = tuple(field.name for field in fields(Job))
 # of the Job record; a statement never depends on the table's own column order (§1).
 _JOB = "{job}"
 _JOB_COLUMNS_SQL = ", ".join(f"j.{name}" for name in JOB_COLUMNS)
+# ``{errors}`` stands for the expression in ``sql/_errors.sql``, and so on.
+_INCLUDES = ("errors", "channel")
 
 
 @cache
 def statement(name: str) -> str:
-    """The text of ``sql/<name>.sql`` with ``{job}`` spelled out."""
-    text = files("django_belay.storage.postgres").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
-    return text.replace(_JOB, _JOB_COLUMNS_SQL)
+    """The text of ``sql/<name>.sql`` with ``{job}`` and the shared expressions spelled out."""
+    text = _read(name).replace(_JOB, _JOB_COLUMNS_SQL)
+    for include in _INCLUDES:
+        text = text.replace(f"{{{include}}}", _read(f"_{include}").rstrip())
+    return text
+
+
+def _read(name: str) -> str:
+    return files("django_belay.storage.postgres").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")

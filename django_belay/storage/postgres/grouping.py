@@ -1,0 +1,48 @@
+"""Sending many transitions in few transactions, so that one bad one stops no other (rule 21)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from psycopg import errors as pg
+
+from django_belay.exceptions import Unavailable
+from django_belay.storage.postgres.session import Contended
+
+R = TypeVar("R")
+
+
+def send_grouped(
+    groups: Sequence[Sequence[int]], send: Callable[[Sequence[int]], Mapping[int, R]]
+) -> tuple[dict[int, R], dict[int, Exception]]:
+    """Send groups of indices, each in a transaction; results and errors by index.
+
+    The members of a group that fails are sent one by one. Where the database is gone that
+    would only multiply time-outs: then all that is left fails with the same error.
+    """
+    results: dict[int, R] = {}
+    failures: dict[int, Exception] = {}
+    down: Unavailable | None = None
+    for group in groups:
+        if down is not None:
+            failures.update(dict.fromkeys(group, down))
+            continue
+        try:
+            results.update(send(group))
+        except Exception as error:
+            if isinstance(error, Unavailable) and not isinstance(error, Contended):
+                failures.update(dict.fromkeys(group, error))
+                down = None if _is_slow(error) else error
+            elif len(group) == 1:
+                failures[group[0]] = error
+            else:
+                singly, failed = send_grouped([[index] for index in group], send)
+                results.update(singly)
+                failures.update(failed)
+    return results, failures
+
+
+def _is_slow(error: Unavailable) -> bool:
+    """Whether only this group's statement ran into its time-out, on a lock for instance."""
+    return isinstance(error.__cause__, pg.QueryCanceled)

@@ -1,0 +1,135 @@
+"""Workflow settlement inside a transition: foreseen before its locks, decided under them (§8.3)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from django_belay.contract.outcome import Changes
+from django_belay.contract.settlement import DOOMED, Member, Settlement, settle
+from django_belay.contract.state import State, is_terminal
+from django_belay.storage.postgres.changes import JobRow
+from django_belay.storage.postgres.session import Contended, Transaction
+
+
+@dataclass(slots=True)
+class Foreseen:
+    """What a transition will settle if the rows are still so once they are locked (rule 19).
+
+    The workflows' locks are held, so among this contract's writers only this transaction
+    ends, re-holds or settles their members; what moves can only be a part of ``moved``.
+    """
+
+    written: Mapping[int, State] = field(default_factory=dict)
+    members: Mapping[str, list[Member]] = field(default_factory=dict)
+    parents: Mapping[int, int] = field(default_factory=dict)
+    moved: frozenset[int] = frozenset()
+
+    @property
+    def moved_parents(self) -> set[int]:
+        """Parents of members that may end here: their scopes are locked, too (rule 24)."""
+        return {self.parents[job_id] for job_id in self.moved if job_id in self.parents}
+
+
+def foresee(transaction: Transaction, rows: Mapping[int, JobRow], changes: Mapping[int, Changes]) -> Foreseen:
+    """Read what settlement needs, if a held member may move at all (rule 33)."""
+    written = _written(rows, changes)
+    moving = _moving(transaction, rows, written)
+    if not moving:
+        return Foreseen(written=written)
+    members, parents = _members(transaction, moving)
+    settlement = _settle(members.values(), written)
+    moved = frozenset(settlement.releases + settlement.dooms)
+    return Foreseen(written=written, members=members, parents=parents, moved=moved)
+
+
+def settled(
+    foreseen: Foreseen, rows: Mapping[int, JobRow], changes: Mapping[int, Changes], *, now: datetime
+) -> dict[int, Changes]:
+    """The changes of members that these changes release or doom.
+
+    Raises:
+        Contended: Somebody outside the contract's locks changed a row since it was
+            looked at; the transition starts over.
+    """
+    written = _written(rows, changes)
+    if not written.items() <= foreseen.written.items():
+        raise Contended("a workflow's member changed between look and lock; the transition starts over")
+    settlement = _settle(foreseen.members.values(), written)
+    result: dict[int, Changes] = {}
+    for job_id in settlement.releases + settlement.dooms:
+        if job_id not in written and rows[job_id].state != "held":
+            continue
+        before = changes.get(job_id, _KEPT)
+        doomed = job_id in settlement.dooms
+        result[job_id] = _doom(before, now) if doomed else replace(before, state="ready")
+    return result
+
+
+# A release keeps the instant that the member was scheduled for.
+_KEPT = Changes(state="held", keep_ready_at=True)
+
+
+def _doom(before: Changes, now: datetime) -> Changes:
+    return replace(before, state="cancelled", error={"reason": DOOMED}, finished_at=now)
+
+
+def _written(rows: Mapping[int, JobRow], changes: Mapping[int, Changes]) -> dict[int, State]:
+    """The states that settlement depends on: members that end here, or are held again."""
+    return {
+        job_id: change.state
+        for job_id, change in changes.items()
+        if rows[job_id].workflow_id is not None and (is_terminal(change.state) or change.state == "held")
+    }
+
+
+def _moving(transaction: Transaction, rows: Mapping[int, JobRow], written: Mapping[int, State]) -> list[str]:
+    held = {rows[job_id].workflow_id for job_id, state in written.items() if state == "held"}
+    ended = [
+        row for job_id in written if (row := rows[job_id]).wf_name is not None and row.workflow_id not in held
+    ]
+    found: set[str | None] = held
+    if ended:
+        answer = transaction.run(
+            "find_moving_workflows",
+            {
+                "workflow_ids": [row.workflow_id for row in ended],
+                "names": [row.wf_name for row in ended],
+                "succeeded": [written[row.id] == "succeeded" for row in ended],
+                "ids": [row.id for row in ended],
+            },
+        )
+        found |= {workflow_id for (workflow_id,) in answer}
+    return sorted(workflow_id for workflow_id in found if workflow_id is not None)
+
+
+def _members(
+    transaction: Transaction, workflow_ids: Sequence[str]
+) -> tuple[dict[str, list[Member]], dict[int, int]]:
+    members: defaultdict[str, list[Member]] = defaultdict(list)
+    parents: dict[int, int] = {}
+    for row in transaction.run("workflow_members", {"workflow_ids": list(workflow_ids)}):
+        workflow_id, job_id, name, state, deps, ignore, parent_id = row
+        # No text in PostgreSQL holds a NUL: a member without a name is nobody's dep.
+        name = f"\0{job_id}" if name is None else name
+        members[workflow_id].append(
+            Member(job_id=job_id, name=name, state=state, deps=tuple(deps), ignore=tuple(ignore))
+        )
+        if parent_id is not None:
+            parents[job_id] = parent_id
+    return dict(members), parents
+
+
+def _settle(workflows: Iterable[list[Member]], written: Mapping[int, State]) -> Settlement:
+    releases: list[int] = []
+    dooms: list[int] = []
+    for members in workflows:
+        found = settle(
+            replace(member, state=written[member.job_id]) if member.job_id in written else member
+            for member in members
+        )
+        releases.extend(found.releases)
+        dooms.extend(found.dooms)
+    return Settlement(releases=tuple(releases), dooms=tuple(dooms))

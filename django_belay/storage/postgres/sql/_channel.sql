@@ -1,0 +1,1 @@
+left('belay_' || regexp_replace(current_database(), '[^A-Za-z0-9_]', '_', 'g'), 63)

@@ -1,0 +1,29 @@
+-- ack_ended · contract §7; rules 15, 19, 21, 24 · belay_jobs primary key
+-- The hot path: ends of runs that have neither workflow nor parent, each behind its own
+-- fence, in one statement. These outcomes do not depend on cancel_requested (rule 22).
+WITH c AS (
+  SELECT j.id, a.state, a.result, a.error
+    FROM unnest(%(ids)s::bigint[], %(attempts)s::int[], %(leases)s::text[],
+                %(states)s::text[], %(results)s::bytea[], %(errors)s::text[])
+           AS a(id, attempt, leased_by, state, result, error)
+    JOIN belay_jobs AS j
+      ON j.id = a.id AND j.attempt = a.attempt AND j.leased_by = a.leased_by
+   WHERE j.state = 'running'
+   ORDER BY j.id FOR UPDATE OF j
+), written AS (
+  UPDATE belay_jobs AS j
+     SET state = c.state,
+         lease_until = NULL,
+         leased_by = NULL,
+         result = CASE WHEN c.state = 'succeeded' THEN c.result ELSE j.result END,
+         errors = {errors},
+         finished_at = %(now)s::timestamptz,
+         await_scope = CASE WHEN c.state = 'succeeded' THEN NULL ELSE j.await_scope END,
+         await_name = CASE WHEN c.state = 'succeeded' THEN NULL ELSE j.await_name END
+    FROM c WHERE j.id = c.id
+  RETURNING j.id
+)
+SELECT written.id,
+       (SELECT pg_notify({channel}, '{"t":"r","id":' || w.job_id || '}')::text
+          FROM belay_x_waiters AS w WHERE w.job_id = written.id)
+  FROM written

@@ -1,0 +1,4 @@
+-- find_step · contract §8.2 · belay_steps primary key
+SELECT s.job_id, s.seq, s.name, s.value, s.usd_micros, s.tokens, s.inserted_at
+  FROM belay_steps AS s
+ WHERE s.job_id = %(job_id)s::bigint AND s.name = %(name)s::text
