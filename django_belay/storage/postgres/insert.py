@@ -128,5 +128,5 @@ def _skipped(job: NewJob, job_id: int) -> str:
     return (
         f"a row of kind {job.kind!r} with neither unique key nor cron slot was skipped: id {job_id} is taken, "
         "so the sequence of belay_jobs.id stands behind its table (as after a restore); nothing was inserted. "
-        "Set it with: SELECT setval(pg_get_serial_sequence('belay_jobs', 'id'), max(id)) FROM belay_jobs"  # noqa: S608 - a hint
+        "Set it right with setval(pg_get_serial_sequence('belay_jobs', 'id'), <the table's highest id>)"
     )

@@ -1,0 +1,94 @@
+"""What every test of a Storage's promises may use: ``store``, once for each adapter, and ``clock``.
+
+PostgreSQL tests run on a database of their own, reached by a pool like a worker's, so that
+real concurrent connections can be used; nothing here goes through Django.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from django_belay.contract.notification import PokePolicy
+from django_belay.storage.base import Storage
+from django_belay.storage.postgres import schema
+from django_belay.storage.postgres.pool import PoolOptions, PoolSession
+from django_belay.storage.postgres.store import PostgresStore
+from django_belay.testing.clock import SimClock
+from django_belay.testing.postgres import PostgresServer
+
+DATABASE = "belay_behaviour"
+
+
+@pytest.fixture
+def clock() -> SimClock:
+    return SimClock()
+
+
+@pytest.fixture(params=["postgres"])
+def store(request: pytest.FixtureRequest) -> Storage:
+    """A storage with empty tables."""
+    return request.getfixturevalue(f"{request.param}_store")
+
+
+# -- PostgreSQL -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def behaviour_params(postgres_server: PostgresServer) -> Iterator[dict[str, str]]:
+    """psycopg's parameters of a migrated database that belongs to these tests alone."""
+    maintenance = postgres_server.parameters
+    name = sql.Identifier(DATABASE)
+    with psycopg.connect(**maintenance, autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
+    params = {**maintenance, "dbname": DATABASE}
+    with psycopg.connect(**params, autocommit=True) as connection:
+        schema.migrate(connection)
+    yield params
+    with psycopg.connect(**maintenance, autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+
+
+@pytest.fixture
+def connection(behaviour_params: dict[str, str]) -> Iterator[psycopg.Connection[Any]]:
+    """A connection beside the store's, in autocommit, to look at rows and to spoil them."""
+    with psycopg.connect(**behaviour_params, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def empty_tables(connection: psycopg.Connection[Any]) -> None:
+    rows = connection.execute(
+        r"SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE 'belay\_%'"
+        r" AND relname <> 'belay_meta' AND pg_table_is_visible(oid)"
+    ).fetchall()
+    tables = sql.SQL(", ").join(sql.Identifier(name) for (name,) in rows)
+    connection.execute("SET lock_timeout = '20s'")
+    connection.execute(sql.SQL("TRUNCATE {}").format(tables))
+
+
+@pytest.fixture
+def make_postgres_store(
+    behaviour_params: dict[str, str], empty_tables: None
+) -> Iterator[Callable[..., PostgresStore]]:
+    """Makes stores with a pool each; options are those of ``PoolOptions``."""
+    sessions: list[PoolSession] = []
+
+    def make(*, poke: PokePolicy | None = None, **options: Any) -> PostgresStore:
+        session = PoolSession(behaviour_params, PoolOptions(**{"size": 8, **options}))
+        sessions.append(session)
+        return PostgresStore(session, poke=poke, listen_params=behaviour_params)
+
+    yield make
+    for session in sessions:
+        session.close()
+
+
+@pytest.fixture
+def postgres_store(make_postgres_store: Callable[..., PostgresStore]) -> PostgresStore:
+    return make_postgres_store()
