@@ -60,9 +60,7 @@ added AS (
   RETURNING id, queue
 )
 SELECT d.id, a.id IS NOT NULL, d.holder_id, d.holder_state,
-       (SELECT count(pg_notify(
-                 left('belay_' || regexp_replace(current_database(), '[^A-Za-z0-9_]', '_', 'g'), 63),
-                 p.payload))
+       (SELECT count(pg_notify({channel}, p.payload))
           FROM unnest(%(poked)s::text[], %(pokes)s::text[]) AS p (queue, payload)
          WHERE p.queue IN (SELECT b.queue FROM added AS b))
   FROM drawn AS d
