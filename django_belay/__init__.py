@@ -1,0 +1,62 @@
+"""Durable background jobs for Django.
+
+Importing this package touches neither models nor the database.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django_belay._version import __version__
+from django_belay.contract.money import Budget, Cost
+from django_belay.registry import Chunk, Unique
+
+if TYPE_CHECKING:
+    from django_belay.client import JobHandle, enqueue_job, list_jobs, stats
+    from django_belay.client import get as get_job
+    from django_belay.deferred import Deferred
+    from django_belay.engine.context import JobContext
+    from django_belay.jobs import JobFunction, job
+
+__all__ = [
+    "Budget",
+    "Chunk",
+    "Cost",
+    "Deferred",
+    "JobContext",
+    "JobFunction",
+    "JobHandle",
+    "Unique",
+    "__version__",
+    "enqueue_job",
+    "get_job",
+    "job",
+    "list_jobs",
+    "stats",
+]
+
+# Loaded at first use, so that a process that only wants a version or an error loads no driver.
+_LAZY = {
+    "Deferred": ("django_belay.deferred", "Deferred"),
+    "JobContext": ("django_belay.engine.context", "JobContext"),
+    "JobFunction": ("django_belay.jobs", "JobFunction"),
+    "JobHandle": ("django_belay.client", "JobHandle"),
+    "enqueue_job": ("django_belay.client", "enqueue_job"),
+    "get_job": ("django_belay.client", "get"),
+    "job": ("django_belay.jobs", "job"),
+    "list_jobs": ("django_belay.client", "list_jobs"),
+    "stats": ("django_belay.client", "stats"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    module, attribute = _LAZY[name]
+    return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

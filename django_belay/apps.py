@@ -17,7 +17,7 @@ class BelayConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_belay import conf
+        from django_belay import checks, conf  # noqa: F401 - importing checks registers them
 
         # read() never raises: what is wrong with the setting is for the checks to report.
         found, _problems = conf.read(getattr(settings, "BELAY", {}))

@@ -19,6 +19,7 @@ from django.core.signals import setting_changed
 from django.db import Error as DjangoDatabaseError
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.conninfo import conninfo_to_dict
 
 from django_belay import conf
 from django_belay.exceptions import ConfigurationError
@@ -27,6 +28,7 @@ from django_belay.storage.postgres.pool import PoolOptions, PoolSession
 from django_belay.storage.postgres.rows import register_loaders
 from django_belay.storage.postgres.session import Params, Rows, Session, Transaction, translated
 from django_belay.storage.postgres.statements import statement
+from django_belay.storage.postgres.store import PostgresStore
 
 
 class DjangoSession:
@@ -70,7 +72,7 @@ class DjangoSession:
         if not self.connection.in_atomic_block:
             return not self.connection.get_autocommit()
         blocks = self.connection.atomic_blocks
-        return not (blocks and blocks[-1]._from_testcase)
+        return not (blocks and blocks[-1]._from_testcase)  # type: ignore[attr-defined]
 
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -120,6 +122,20 @@ def _driver_errors() -> Iterator[None]:
         if error.__cause__ is None:  # Django's own, such as TransactionManagementError
             raise
         raise error.__cause__ from None
+
+
+class DjangoStore(PostgresStore):
+    """The PostgreSQL storage where a Django connection to the same database is at hand."""
+
+    def __init__(self, session: Session, *, alias: str, **options: Any) -> None:
+        super().__init__(session, **options)
+        self._django = DjangoSession(alias)
+
+    @contextmanager
+    def atomic_step(self) -> Iterator[Storage]:
+        """The storage on this thread's Django connection, in its outermost transaction (rule 31)."""
+        with self._django.durable():
+            yield PostgresStore(self._django, poke=self.poke)
 
 
 # -- storages --------------------------------------------------------------------
@@ -228,7 +244,19 @@ def _check_schema_once(alias: str) -> None:
         _checked.add(database)
 
 
-def _postgres_store(session: Session, options: conf.PostgresOptions) -> Storage:
-    from django_belay.storage.postgres.store import PostgresStore
+def _postgres_store(session: Session, options: conf.PostgresOptions) -> DjangoStore:
+    return DjangoStore(
+        session,
+        alias=options.database,
+        poke=conf.poke_policy(),
+        listen_params=listen_params(options),
+    )
 
-    return PostgresStore(session, poke_policy=conf.poke_policy())
+
+def listen_params(options: conf.PostgresOptions) -> dict[str, Any] | None:
+    """psycopg's parameters of a direct connection to LISTEN on; ``None`` with ``NOTIFY`` off (§9.2)."""
+    if conf.get().notify == "off":
+        return None
+    if options.listen_dsn is not None:
+        return dict(conninfo_to_dict(options.listen_dsn))
+    return connect_params(options.database)

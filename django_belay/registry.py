@@ -33,7 +33,7 @@ class Unique:
     again when the job has ended (§5.2).
     """
 
-    key: str | Callable[..., str]
+    key: str | Callable[..., str] = field(kw_only=False)
     within: timedelta | None = None
     scope: Literal["incomplete", "always"] = "incomplete"
 

@@ -1,0 +1,98 @@
+"""Waiting for a job's end by polling (§9, §10)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+from asgiref.sync import sync_to_async
+
+from django_belay._control import check_id, get_row
+from django_belay.contract import envelope
+from django_belay.contract.job import JSON, Job
+from django_belay.contract.state import is_terminal
+from django_belay.exceptions import BudgetExceeded, InvalidInput, JobCancelled, JobFailed, ResultTimeout
+
+FIRST_POLL_S = 0.005
+LAST_POLL_S = 0.2
+
+
+def await_result(job_id: int, *, timeout: float | None = None) -> JSON:
+    """Wait until a job has ended and return its result, decoded.
+
+    Args:
+        timeout: Seconds to wait at most; ``None`` waits for as long as it takes.
+
+    Raises:
+        JobFailed, JobCancelled, BudgetExceeded: How the job ended instead.
+        ResultTimeout: It has not ended in time; it goes on.
+        JobNotFound: It is gone.
+    """
+    deadline = _deadline(check_id(job_id), timeout)
+    for pause in _pauses(deadline):
+        job = get_row(job_id)
+        if is_terminal(job.state):
+            return _result_of(job)
+        time.sleep(pause)
+    raise _too_late(job_id, timeout)
+
+
+async def aawait_result(job_id: int, *, timeout: float | None = None) -> JSON:
+    """As :func:`await_result`; holds no thread while it waits."""
+    deadline = _deadline(check_id(job_id), timeout)
+    for pause in _pauses(deadline):
+        job = await sync_to_async(get_row)(job_id)
+        if is_terminal(job.state):
+            return _result_of(job)
+        await asyncio.sleep(pause)
+    raise _too_late(job_id, timeout)
+
+
+def _pauses(deadline: float | None) -> Iterator[float]:
+    """The waits between polls, 5 ms doubling; ends after one poll at the deadline."""
+    pause = FIRST_POLL_S
+    while True:
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            yield 0.0
+            return
+        yield pause if left is None else min(pause, left)
+        pause = min(pause * 2, LAST_POLL_S)
+
+
+def _deadline(_: int, timeout: float | None) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise InvalidInput(f"is {timeout!r:.60}; give seconds, or None to wait without end", path="timeout")
+    return time.monotonic() + timeout
+
+
+def _result_of(job: Job) -> JSON:
+    if job.state == "succeeded":
+        return envelope.decode(job.result)
+    errors = job.errors if isinstance(job.errors, list) else []
+    entries = [entry for entry in errors if isinstance(entry, dict)]
+    last = entries[-1] if entries else {}
+    if job.state == "cancelled":
+        reason = last.get("reason") or "no reason was given"
+        raise JobCancelled(
+            f"job {job.id} ({job.kind}) was cancelled: {reason}", job_id=job.id, errors=entries
+        )
+    told = str(last.get("error", "no error was recorded"))
+    error = BudgetExceeded if told == "budget_exceeded" else JobFailed
+    detail = f" ({last['detail']})" if error is BudgetExceeded and "detail" in last else ""
+    raise error(
+        f"job {job.id} ({job.kind}) failed at attempt {job.attempt} of {job.max_attempts}: {told}{detail}",
+        job_id=job.id,
+        errors=entries,
+    )
+
+
+def _too_late(job_id: int, timeout: float | None) -> ResultTimeout:
+    return ResultTimeout(
+        f"job {job_id} had not ended after {timeout:g} s; it goes on. Ask again, or see that a worker "
+        "serves its queue",
+        job_id=job_id,
+    )

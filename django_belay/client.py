@@ -1,0 +1,152 @@
+"""The client: enqueue by kind, find jobs, and act on them by id.
+
+Everything runs on the caller's connection to the storage's database. Own jobs are
+enqueued through their functions (:mod:`django_belay.jobs`); by kind go the jobs of
+other SDKs, and input that comes as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from django_belay import _enqueue, conf
+from django_belay._control import cancel, get_events, get_row, get_steps, retry, signal, steer
+from django_belay._options import OF_THE_ROW, check_name, merge
+from django_belay._waiting import aawait_result, await_result
+from django_belay.contract.job import JSON
+from django_belay.contract.json_value import dump_jsonb
+from django_belay.contract.state import STATES, State
+from django_belay.db import storage_for_client
+from django_belay.exceptions import InvalidInput
+from django_belay.handles import Duplicate, EnqueueReport, JobHandle, StepRecord
+from django_belay.registry import JobDefinition, JobOptions, registry
+from django_belay.storage.base import JobFilter, QueueStats
+
+__all__ = [
+    "Duplicate",
+    "EnqueueReport",
+    "JobHandle",
+    "StepRecord",
+    "aawait_result",
+    "aenqueue_job",
+    "aget",
+    "await_result",
+    "cancel",
+    "enqueue_job",
+    "get",
+    "get_events",
+    "get_row",
+    "get_steps",
+    "list_jobs",
+    "retry",
+    "signal",
+    "stats",
+    "steer",
+]
+
+MAX_LISTED = 10_000
+
+
+def enqueue_job(
+    kind: str, input: Mapping[str, JSON] | None = None, *, foreign: bool = True, **options: Any
+) -> JobHandle:
+    """Enqueue a job by its kind, in the caller's transaction.
+
+    A kind that is registered here has its input checked against its signature and its
+    own options as defaults. Another SDK's is taken as it is.
+
+    Args:
+        input: The job's input as a JSON object.
+        foreign: ``False`` refuses kinds that are not registered here.
+        options: As ``.using()`` takes: ``queue``, ``priority``, ``unique``, …
+
+    Raises:
+        UnknownKind: With ``foreign=False``.
+        InvalidInput: The input does not fit the signature, or cannot be stored.
+        PayloadTooLarge: It is over ``MAX_INPUT_BYTES``.
+
+    Contract: §5; rules 7-11.
+    """
+    check_name("kind", kind)
+    definition = registry.find(kind) if foreign else registry.get(kind)
+    given = {} if input is None else input
+    if definition is not None:
+        return _enqueue_known(definition, given, options)
+    encoded = _encode_foreign(given)
+    merged = merge(JobOptions(), options, where=f"enqueue_job({kind!r})", allowed=OF_THE_ROW)
+    now = conf.clock().now()
+    return JobHandle.of_inserted(_enqueue.insert_one(_enqueue.new_job(kind, merged, encoded, now=now), now))
+
+
+def _enqueue_known(
+    definition: JobDefinition, given: Mapping[str, JSON], options: Mapping[str, Any]
+) -> JobHandle:
+    where = f"enqueue_job({definition.kind!r})"
+    merged = merge(definition.options, options, where=where, allowed=OF_THE_ROW)
+    encoded = _enqueue.encode(definition, (), definition.codec.decode(given), "input")
+    now = conf.clock().now()
+    job = _enqueue.new_job(definition.kind, merged, encoded, now=now, keywords=definition.codec.decode)
+    return JobHandle.of_inserted(_enqueue.insert_one(job, now))
+
+
+def _encode_foreign(given: Mapping[str, JSON]) -> _enqueue.Encoded:
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"is a {type(given).__name__}; an input is a JSON object", path="input")
+    value = dict(given)
+    return _enqueue.Encoded(value, dump_jsonb(value, path="input", max_depth=conf.get().max_depth))
+
+
+async def aenqueue_job(
+    kind: str, input: Mapping[str, JSON] | None = None, *, foreign: bool = True, **options: Any
+) -> JobHandle:
+    """As :func:`enqueue_job`."""
+    return await sync_to_async(enqueue_job)(kind, input, foreign=foreign, **options)
+
+
+def get(job_id: int) -> JobHandle:
+    """The handle of a job, read now.
+
+    Raises:
+        JobNotFound: No job has this id.
+    """
+    return JobHandle.of_job(get_row(job_id))
+
+
+async def aget(job_id: int) -> JobHandle:
+    """As :func:`get`."""
+    return await sync_to_async(get)(job_id)
+
+
+def list_jobs(
+    *,
+    ids: Collection[int] | None = None,
+    states: Collection[State] | None = None,
+    queue: str | None = None,
+    kind: str | None = None,
+    workflow_id: str | None = None,
+    parent_id: int | None = None,
+    since: datetime | None = None,
+    before_id: int | None = None,
+    limit: int = 100,
+) -> list[JobHandle]:
+    """Jobs for which every given part holds, newest first; ``before_id`` goes on below an id."""
+    unknown = sorted(set(states or ()) - set(STATES))
+    if unknown:
+        raise InvalidInput(
+            f"has no {', '.join(map(repr, unknown))}; known: {', '.join(STATES)}", path="states"
+        )
+    wanted = JobFilter(
+        ids=ids, states=states, queue=queue, kind=kind, workflow_id=workflow_id,
+        parent_id=parent_id, since=since, before_id=before_id,
+    )  # fmt: skip
+    rows = storage_for_client().storage.list_jobs(wanted, limit=max(1, min(limit, MAX_LISTED)))
+    return [JobHandle.of_job(row) for row in rows]
+
+
+def stats() -> list[QueueStats]:
+    """Counts of each queue."""
+    return storage_for_client().storage.queue_stats(now=conf.clock().now())
