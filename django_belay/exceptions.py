@@ -250,7 +250,11 @@ class Timeout(Interrupt):
 
 
 class BudgetStop(Interrupt):
-    """The job's steps spent more than its budget."""
+    """The job's steps spent more than its budget; ``detail`` says how much of what."""
+
+    def __init__(self, detail: str) -> None:
+        self.detail = detail
+        super().__init__(detail)
 
 
 class LeaseLost(Interrupt):

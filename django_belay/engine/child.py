@@ -1,0 +1,258 @@
+"""A process that runs jobs: claim loop, threads, acknowledger, and its link to the supervisor."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from django_belay.contract.job import Lease
+from django_belay.engine.acks import Acknowledger
+from django_belay.engine.executor import Executor
+from django_belay.engine.leases import LeaseBook
+from django_belay.engine.loop import Loop
+from django_belay.engine.producer import Producer
+from django_belay.engine.protocol import Channel, ChannelClosed, Message
+from django_belay.engine.runner import Runner
+from django_belay.engine.services import Services
+from django_belay.engine.slots import Slots
+from django_belay.engine.telemetry import lease_log, worker_log
+from django_belay.engine.watch import Watch
+from django_belay.exceptions import LeaseLost, Shutdown, Unavailable
+
+STATUS_S = 1.0
+# What user code gets to run its finally blocks after the grace, before its jobs are handed back.
+LAST_CALL_S = 1.0
+
+
+def new_incarnation(node_name: str) -> str:
+    """A name that no other process has or will have: the start of every ``leased_by`` (rule 15)."""
+    node = node_name.replace(":", "-")
+    return f"{node}:{os.getpid()}-{secrets.token_hex(4)}"
+
+
+@dataclass(slots=True)
+class _Link:
+    """The publisher of a child that has a supervisor; quiet once it is gone."""
+
+    channel: Channel
+    on_closed: Callable[[], None]
+    is_closed: bool = False
+
+    def send(self, message: Message) -> None:
+        if self.is_closed:
+            return
+        try:
+            self.channel.send(message)
+        except ChannelClosed:
+            self.is_closed = True
+            self.on_closed()
+
+    def held(self, leased_by: str, entries: Sequence[tuple[int, int, float | None]]) -> None:
+        self.send({"t": "held", "r": leased_by, "j": entries})
+
+    def done(self, leases: Sequence[Lease]) -> None:
+        self.send({"t": "done", "j": _pairs(leases)})
+
+    def late(self, leases: Sequence[Lease]) -> None:
+        self.send({"t": "late", "j": _pairs(leases)})
+
+
+def _pairs(leases: Sequence[Lease]) -> list[tuple[int, str]]:
+    return [(lease.job_id, lease.leased_by) for lease in leases]
+
+
+class Child:
+    """Everything of one process; ``run`` blocks until it has ended in order."""
+
+    def __init__(self, services: Services, channel: Channel, *, incarnation: str) -> None:
+        self._services = services
+        self._options = services.options
+        self._channel = channel
+        self._link = _Link(channel, self._supervisor_gone)
+        self._stop = threading.Event()
+        self._grace_s: float | None = None
+        self._is_draining = False
+        self._once = False
+        self._status_at = 0.0
+        self.incarnation = incarnation
+
+        self.slots = Slots()
+        self.watch = Watch(grace_s=self._options.shutdown_grace_s)
+        self.leases = LeaseBook(self._link)
+        self.acks = Acknowledger(
+            services.storage,
+            services.clock,
+            retry_s=self._options.ack_retry_s,
+            on_done=self.leases.release,
+            on_delayed=self.leases.delay,
+        )
+        runner = Runner(services)
+        self.executor = Executor(
+            services, runner, acks=self.acks, leases=self.leases, slots=self.slots, watch=self.watch
+        )
+        self.producer = Producer(
+            services,
+            runner,
+            self.executor,
+            acks=self.acks,
+            leases=self.leases,
+            slots=self.slots,
+            watch=self.watch,
+            incarnation=incarnation,
+        )
+        self._claiming = Loop("claim", self._claim_turn, wake=self.slots.poke)
+        self._acking = Loop("ack", self.acks.turn, wake=self.acks.wake)
+        self._watching = Loop("timeout", self.watch.turn, wake=self.watch.wake)
+        self._listening = Loop("link", self._receive)
+        self._renewing = Loop("renew", self._renew_myself, interval_s=self._options.renew_interval_s)
+
+    def run(self) -> bool:
+        """Work until told to stop; whether every thread has ended, so that the process can exit in order."""
+        for loop in (self._acking, self._watching, self._listening):
+            loop.start()
+        self._link.send({"t": "ready", "incarnation": self.incarnation})
+        self._claiming.start()
+        while not self._stop.wait(1.0):
+            self._check_loops()
+        return self._end()
+
+    def stop(self, grace_s: float | None) -> None:
+        """Claim no more and end: within a grace, or when every job has ended."""
+        if grace_s is not None and (self._grace_s is None or grace_s < self._grace_s):
+            self._grace_s = grace_s
+        self._claiming.stop()
+        self._stop.set()
+
+    # -- loops ---------------------------------------------------------------------
+
+    def _claim_turn(self) -> None:
+        if self._stop.is_set():
+            return
+        self.producer.turn()
+        now = time.monotonic()
+        if now - self._status_at >= STATUS_S or self.producer.is_idle:
+            self._status_at = now
+            self._send_status()
+
+    def _send_status(self) -> None:
+        stuck = self.watch.stuck
+        self._link.send(
+            {
+                "t": "status",
+                "running": self.slots.total,
+                "free": self._options.concurrency - self.slots.total,
+                "stuck": stuck,
+                "ran": self.slots.ended,
+                "pending": self.acks.pending,
+                "idle": self.producer.is_idle,
+            }
+        )
+
+    def _check_loops(self) -> None:
+        for loop in (self._claiming, self._acking, self._watching):
+            if not loop.is_alive and not self._stop.is_set():
+                # A Loop survives every Exception; whatever ended it, this process is no worker any more.
+                worker_log.critical("the %s loop has died; this process ends", loop.name)
+                raise SystemExit(1)
+
+    def _receive(self) -> None:
+        try:
+            messages = self._channel.receive()
+        except ChannelClosed:
+            if not self._link.is_closed:
+                self._link.is_closed = True
+                self._supervisor_gone()
+            self._listening.stop()
+            return
+        for message in messages:
+            self._handle(message)
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case {"t": "poke", "q": queues}:
+                if any(queue in self._options.queues for queue in queues):
+                    self.slots.poke()
+            case {"t": "poke"}:
+                self.slots.poke()
+            case {"t": "lost", "j": pairs}:
+                for job_id, leased_by in pairs:
+                    self.executor.interrupt(job_id, leased_by, LeaseLost)
+            case {"t": "pause", "q": queues}:
+                self.producer.pause(queues)
+            case {"t": "drain"}:
+                self.stop(None)
+            case {"t": "stop", "grace": grace_s}:
+                self.stop(grace_s)
+
+    # -- without a supervisor --------------------------------------------------------
+
+    def _supervisor_gone(self) -> None:
+        """Claim no more, renew by ourselves, end within the grace (rule 16)."""
+        if not self._stop.is_set():
+            worker_log.error("the supervisor is gone; this process finishes its jobs and ends")
+        self._renewing.start()
+        self.stop(self._options.shutdown_grace_s)
+
+    def _renew_myself(self) -> None:
+        leases = self.leases.all()
+        if not leases:
+            return
+        until = self._services.clock.now() + self._options.lease_ttl
+        renewal = self._services.storage.renew_leases(leases, until=until)
+        for lease in leases:
+            if lease.job_id in renewal.lost:
+                self.executor.interrupt(lease.job_id, lease.leased_by, LeaseLost)
+
+    # -- the end ---------------------------------------------------------------------
+
+    def _end(self) -> bool:
+        self._claiming.join(self._options.shutdown_grace_s)
+        ended_at = self._wait_for_jobs()
+        if not ended_at:
+            self._services.gate.close(LAST_CALL_S)
+            for run in self.executor.active():
+                run.interrupt(Shutdown)
+            self._wait(lambda: not self.executor.active(), LAST_CALL_S)
+        self._hand_back()
+        self.executor.stop_threads()
+        self._acking.stop()
+        self._acking.join(1.0)
+        return self.executor.join(0.2) if ended_at else False
+
+    def _wait_for_jobs(self) -> bool:
+        """Whether all jobs ended and were acknowledged within the grace; without one, however long it takes."""
+        waited = 0.0
+        while self.executor.active() or self.acks.pending:
+            if self._grace_s is not None and waited >= self._grace_s:
+                return False
+            if len(self.executor.active()) == self.watch.stuck and not self.acks.pending:
+                return False  # only threads that never end are left
+            time.sleep(0.02)  # the last poll of a process that has nothing else to do
+            waited += 0.02
+        return True
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _hand_back(self) -> None:
+        """The last write: what was claimed and did not end is ready again, its attempt returned."""
+        self.acks.flush(LAST_CALL_S)
+        stuck = {(run.job.id, run.lease.leased_by) for run in self.watch.stuck_runs()}
+        leases = [lease for lease in self.leases.all() if (lease.job_id, lease.leased_by) not in stuck]
+        if not leases:
+            return
+        try:
+            self._services.storage.hand_back(leases, now=self._services.clock.now())
+        except Unavailable as error:
+            lease_log.warning(
+                "%d jobs could not be handed back: %s; their leases run out", len(leases), error
+            )
+            return
+        worker_log.info("handed back %d jobs", len(leases))
+        self.leases.release(leases)

@@ -1,0 +1,117 @@
+"""The threads of a process and what runs in them."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+
+from django_belay.contract.error_entry import named_entry
+from django_belay.contract.outcome import Failed
+from django_belay.engine.acks import Acknowledger
+from django_belay.engine.leases import LeaseBook
+from django_belay.engine.run import Interruption, Run
+from django_belay.engine.runner import Runner
+from django_belay.engine.services import Services
+from django_belay.engine.slots import Slots
+from django_belay.engine.telemetry import call_hook, worker_log
+from django_belay.engine.watch import Watch
+from django_belay.storage.base import Ack
+
+
+class Executor:
+    """Runs jobs in lazily started threads; ends go to the acknowledger.
+
+    Threads wait on one plain queue: a burst wakes them one after the other, each only
+    if the one before left something, which costs short jobs no switch.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        runner: Runner,
+        *,
+        acks: Acknowledger,
+        leases: LeaseBook,
+        slots: Slots,
+        watch: Watch,
+    ) -> None:
+        self._services = services
+        self._runner = runner
+        self._acks = acks
+        self._leases = leases
+        self._slots = slots
+        self._watch = watch
+        self._queue: SimpleQueue[Run | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._active: dict[tuple[int, str], Run] = {}
+
+    def start(self, run: Run) -> None:
+        """Hand a run to a thread. Called by the claim loop, which has taken a slot for it."""
+        self._active[run.job.id, run.lease.leased_by] = run
+        timeout_s = run.definition.options.timeout
+        if timeout_s is not None:
+            self._watch.add(run, timeout_s)
+        self._queue.put(run)
+        if len(self._threads) < self._slots.total:
+            self._add_thread()
+
+    def active(self) -> list[Run]:
+        """The runs that have not ended."""
+        return list(self._active.values())
+
+    def interrupt(self, job_id: int, leased_by: str, reason: Interruption) -> None:
+        """Make one run stop, if it is still there."""
+        run = self._active.get((job_id, leased_by))
+        if run is not None:
+            run.interrupt(reason)
+
+    def stop_threads(self) -> None:
+        """Let idle threads end; busy ones follow when their job does."""
+        for _ in self._threads:
+            self._queue.put(None)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the threads; whether all ended."""
+        for thread in self._threads:
+            thread.join(timeout_s)
+            if thread.is_alive():
+                return False
+        return True
+
+    # -- in a thread ------------------------------------------------------------------
+
+    def _add_thread(self) -> None:
+        # Daemons: a job that never ends must not keep a stopping process alive.
+        name = f"belay-job-{len(self._threads) + 1}"
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        try:
+            while (run := self._queue.get()) is not None:
+                self._run(run)
+                del run  # an idle thread keeps no job's data alive
+        finally:
+            call_hook(self._services.hooks.thread_ended)
+
+    def _run(self, run: Run) -> None:
+        try:
+            ack = self._runner.execute(run)
+        except BaseException as error:
+            worker_log.critical("job %s: the engine failed around it", run.job.id, exc_info=True)
+            ack = self._engine_failure(run, error)
+        self._active.pop((run.job.id, run.lease.leased_by), None)
+        if ack is None:
+            self._leases.release([run.lease])
+        else:
+            self._acks.put(ack)
+        self._slots.release(run.job.queue)
+
+    def _engine_failure(self, run: Run, error: BaseException) -> Ack:
+        entry = named_entry(
+            f"the engine failed: {type(error).__name__}",
+            attempt=run.job.attempt,
+            at=self._services.clock.now(),
+        )
+        return Ack(lease=run.lease, outcome=Failed(error=entry))

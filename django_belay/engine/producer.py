@@ -1,0 +1,199 @@
+"""The claim loop of a process: free slots in, running jobs out (§6, rules 4, 12, 15)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from django_belay.contract.job import Job, Lease
+from django_belay.engine.acks import Acknowledger
+from django_belay.engine.executor import Executor
+from django_belay.engine.fairness import rooms_of, rotate, share_slots
+from django_belay.engine.leases import LeaseBook
+from django_belay.engine.patience import Patience, spread
+from django_belay.engine.run import Run
+from django_belay.engine.runner import Runner, unreadable
+from django_belay.engine.services import Services
+from django_belay.engine.slots import Slots
+from django_belay.engine.telemetry import worker_log
+from django_belay.engine.watch import Watch
+from django_belay.exceptions import Unavailable
+from django_belay.storage.base import Ack, ClaimRound, Demand
+
+# A limited queue that had rows but admitted none is not asked again at the hot cadence.
+REFUSED_PAUSE_S = 0.25
+QUIET_AFTER = 2
+
+
+class Producer:
+    """Asks for as many rows as there are free slots, for all queues at once.
+
+    Unlimited queues go into one statement that also says which limited queues have a
+    claimable row; only those are asked, each under its lock.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        runner: Runner,
+        executor: Executor,
+        *,
+        acks: Acknowledger,
+        leases: LeaseBook,
+        slots: Slots,
+        watch: Watch,
+        incarnation: str,
+    ) -> None:
+        self._services = services
+        self._runner = runner
+        self._executor = executor
+        self._acks = acks
+        self._leases = leases
+        self._slots = slots
+        self._watch = watch
+        self._incarnation = incarnation
+        self._queues = services.options.queues
+        self._limits = {name: queue.limit for name, queue in self._queues.items()}
+        self._paused: frozenset[str] = frozenset()
+        self._misses: dict[str, int] = {}
+        self._refused_until: dict[str, float] = {}
+        self._rounds = 0
+        self._outage = Patience(0.1, 5.0)
+        self._idle = Patience(services.options.busy_poll_s, services.options.idle_poll_s)
+        self._is_down = False
+        self.is_idle = False
+        self.claimed = 0
+
+    def pause(self, queues: Collection[str]) -> None:
+        """The queues that are paused at run time, all of them."""
+        self._paused = frozenset(queues)
+        self._slots.poke()
+
+    def turn(self) -> None:
+        """One round, then the wait until the next is due."""
+        self._slots.settle()
+        free = self._free()
+        if free <= 0:
+            self._slots.wait(spread(self._services.options.idle_poll_s), ends=1)
+            return
+        try:
+            found, wanted = self._round(free)
+        except Unavailable as error:
+            self._went_down(error)
+            self._slots.wait(self._outage.next_s(), ends=0)
+            return
+        self._came_up()
+        self._wait(found, wanted)
+
+    # -- one round ---------------------------------------------------------------
+
+    def _free(self) -> int:
+        """Free slots; none while results pile up faster than they are written."""
+        concurrency = self._services.options.concurrency
+        if self._acks.pending >= 4 * concurrency + 400:
+            return 0
+        return concurrency - self._slots.total
+
+    def _round(self, free: int) -> tuple[int, int]:
+        """Claim and start; how many were claimed and how many were asked for."""
+        self._rounds += 1
+        shares = self._shares(free)
+        limited = [queue for queue in shares if self._queues[queue].limits.is_limited]
+        demands = [Demand(queue=queue, take=take) for queue, take in shares.items() if queue not in limited]
+        if not shares:
+            return 0, 0
+        now = self._services.clock.now()
+        round_ = ClaimRound(
+            leased_by=f"{self._incarnation}:{self._rounds}",
+            lease_until=now + self._services.options.lease_ttl,
+        )
+        answer = self._services.storage.claim(round_, demands=demands, limited=limited, now=now)
+        claimed = self._take(answer.jobs, now)
+        for queue in answer.claimable:
+            jobs = self._ask_limited(round_, Demand(queue=queue, take=shares[queue]), now)
+            claimed += self._take(jobs, now)
+        self._note_misses(shares, claimed)
+        return len(claimed), sum(shares.values())
+
+    def _shares(self, free: int) -> dict[str, int]:
+        now = time.monotonic()
+        order = [
+            queue
+            for queue in rotate(list(self._queues), self._rounds)
+            if not self._queues[queue].paused
+            and queue not in self._paused
+            and self._refused_until.get(queue, 0.0) <= now
+        ]
+        quiet = {queue for queue in order if self._misses.get(queue, 0) >= QUIET_AFTER}
+        return share_slots(free, rooms_of(self._limits, self._slots.running, order), quiet=quiet)
+
+    def _ask_limited(self, round_: ClaimRound, demand: Demand, now: datetime) -> list[Job]:
+        queue = self._queues[demand.queue]
+        jobs = self._services.storage.claim_limited(
+            round_, demand=demand, limits=queue.limits, local_limit=queue.limit, now=now
+        )
+        if not jobs:
+            self._refused_until[demand.queue] = time.monotonic() + REFUSED_PAUSE_S
+        return jobs
+
+    def _note_misses(self, shares: dict[str, int], claimed: Sequence[Job]) -> None:
+        served = {job.queue for job in claimed}
+        for queue in shares:
+            self._misses[queue] = 0 if queue in served else self._misses.get(queue, 0) + 1
+
+    # -- starting ------------------------------------------------------------------
+
+    def _take(self, jobs: list[Job], now: datetime) -> list[Job]:
+        """Publish, then start each in its own try: one bad row strands no other (rule 4)."""
+        if not jobs:
+            return jobs
+        self.claimed += len(jobs)
+        self._acks.forget({job.id for job in jobs})
+        prepared = [self._prepare(job, now) for job in jobs]
+        self._leases.hold(jobs[0].leased_by or "", [self._renewal(one) for one in prepared])
+        for one in prepared:
+            if isinstance(one, Run):
+                self._slots.take(one.job.queue)
+                self._executor.start(one)
+            else:
+                self._acks.put(one)
+        return jobs
+
+    def _prepare(self, job: Job, now: datetime) -> Run | Ack:
+        try:
+            return self._runner.prepare(job, claimed_at=now)
+        except Exception as error:
+            worker_log.exception("job %s could not be started", job.id)
+            return unreadable(job, error, now=now)
+
+    def _renewal(self, one: Run | Ack) -> tuple[Lease, float | None]:
+        if isinstance(one, Run):
+            return one.lease, self._watch.renew_for_s(one.definition.options.timeout)
+        return one.lease, None
+
+    # -- waiting -------------------------------------------------------------------
+
+    def _wait(self, found: int, wanted: int) -> None:
+        options = self._services.options
+        self.is_idle = not found and not self._slots.total and not self._acks.pending
+        if not found:
+            self._slots.wait(self._idle.next_s(), ends=0)
+            return
+        self._idle.reset()
+        if found == wanted and self._free() > 0:
+            return  # there is surely more
+        # A round for every single slot would cost a statement a job: let a batch come free.
+        self._slots.wait(spread(options.busy_poll_s), ends=max(self._slots.total // 2, 1))
+
+    def _went_down(self, error: Unavailable) -> None:
+        self.is_idle = False
+        if not self._is_down:
+            self._is_down = True
+            worker_log.warning("no claims until the storage answers: %s", error)
+
+    def _came_up(self) -> None:
+        if self._is_down:
+            self._is_down = False
+            self._outage.reset()
+            worker_log.info("claims go on")

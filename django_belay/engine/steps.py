@@ -1,0 +1,245 @@
+"""Durable steps of one run: what is journaled is not executed again (§8.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, TypeAlias
+
+from django_belay.contract import envelope
+from django_belay.contract.job import Standing, Step
+from django_belay.contract.money import Cost, to_dollars
+from django_belay.contract.names import is_reserved
+from django_belay.contract.outcome import CANCEL_REQUESTED
+from django_belay.engine.run import Run
+from django_belay.engine.services import Services, persist
+from django_belay.engine.telemetry import job_facts, worker_log
+from django_belay.exceptions import BudgetStop, Cancel, ForeignReservedStep, JobNotFound, LeaseLost
+from django_belay.storage.base import NewStep, StepWritten, Storage
+
+CostOption: TypeAlias = Cost | Callable[[Any], Cost] | None
+
+MAX_NAME = 255
+
+
+class Steps:
+    """The step journal of one run.
+
+    The journal is read in one query before the first step of a resumed job; a first
+    run asks nothing but the contract's re-read before each step (rule 17).
+    """
+
+    def __init__(self, run: Run, services: Services) -> None:
+        self._run = run
+        self._services = services
+        self._journal: dict[str, Step] | None = None
+        self._used: set[str] = set()
+
+    def perform(self, name: str, body: Callable[[], Any], *, cost: CostOption, atomic: bool) -> Any:
+        """The journaled value of a step, executed at most until it is journaled.
+
+        Called from user code; see ``JobContext.step``.
+        """
+        check_step_name(name)
+        with self._run.engine():
+            self._note_use(name)
+            found = self._load().get(name)
+            if found is not None:
+                return envelope.decode(found.value)
+            self._check(persist(self._run, self._read_standing, for_s=self._patience_s))
+        if atomic:
+            return self._perform_atomically(name, body, cost)
+        value = body()
+        price = _price(cost, value)
+        with self._run.engine():
+            step = self._encode(name, value, price)
+            written = self._write(step)
+            return self._concluded(step, written)
+
+    # -- before the body ---------------------------------------------------------
+
+    @property
+    def _patience_s(self) -> float:
+        return self._services.options.ack_retry_s
+
+    def _note_use(self, name: str) -> None:
+        if name in self._used:
+            worker_log.warning(
+                "job %s uses the step name %r again in one run; it gets the first value",
+                self._run.job.id,
+                name,
+                extra=job_facts(self._run.job),
+            )
+        self._used.add(name)
+
+    def _load(self) -> dict[str, Step]:
+        if self._journal is None:
+            self._journal = {} if self._run.is_first else self._read_journal()
+        return self._journal
+
+    def _read_journal(self) -> dict[str, Step]:
+        job_id = self._run.job.id
+        steps = persist(self._run, lambda: self._services.storage.get_steps(job_id), for_s=self._patience_s)
+        for step in steps:
+            _refuse_foreign(step)
+        return {step.name: step for step in steps}
+
+    def _read_standing(self) -> Standing:
+        try:
+            return self._services.storage.get_standing(self._run.job.id)
+        except JobNotFound:
+            raise LeaseLost from None
+
+    def _check(self, standing: Standing) -> None:
+        """Stop the run at a step boundary if it must."""
+        if not standing.is_held_by(self._run.lease):
+            raise LeaseLost
+        if standing.over_budget:
+            raise BudgetStop(_spent(standing))
+        if standing.cancel_requested:
+            raise Cancel(CANCEL_REQUESTED)
+
+    # -- after the body ------------------------------------------------------------
+
+    def _encode(self, name: str, value: Any, price: Cost) -> NewStep:
+        data = envelope.encode(value, limit=self._services.options.max_step_bytes)
+        return NewStep(name=name, value=data, usd_micros=price.usd_micros, tokens=price.tokens)
+
+    def _write(self, step: NewStep) -> StepWritten:
+        tries = 0
+
+        def write() -> StepWritten:
+            nonlocal tries
+            tries += 1
+            with self._services.gate:
+                resent = self._find_own(step) if tries > 1 else None
+                return resent or self._put(self._services.storage, step)
+
+        return persist(self._run, write, for_s=self._patience_s)
+
+    def _put(self, storage: Storage, step: NewStep) -> StepWritten:
+        try:
+            return storage.put_step(self._run.job.id, step, now=self._services.clock.now())
+        except JobNotFound:
+            raise LeaseLost from None
+
+    def _find_own(self, step: NewStep) -> StepWritten | None:
+        """The step as an earlier try wrote it whose answer was lost: it was charged then (rule 29)."""
+        found = self._services.storage.find_step(self._run.job.id, step.name)
+        if found is None or (found.value, found.usd_micros, found.tokens) != (
+            step.value,
+            step.usd_micros,
+            step.tokens,
+        ):
+            return None
+        return StepWritten(value=found.value, inserted=True, standing=self._read_standing())
+
+    def _concluded(self, step: NewStep, written: StepWritten) -> Any:
+        """Remember the step, stop the run if it must, and give what a replay would give."""
+        self._remember(step, written.value)
+        self._check(written.standing)
+        return envelope.decode(written.value)
+
+    def _remember(self, step: NewStep, value: bytes | None) -> None:
+        self._load()[step.name] = Step(
+            job_id=self._run.job.id,
+            seq=0,
+            name=step.name,
+            value=value,
+            usd_micros=step.usd_micros,
+            tokens=step.tokens,
+            inserted_at=None,
+        )
+
+    # -- atomic ----------------------------------------------------------------------
+
+    def _perform_atomically(self, name: str, body: Callable[[], Any], cost: CostOption) -> Any:
+        """Commit the body's own database work and the step's row together (rule 31)."""
+        try:
+            step, written = self._commit_together(name, body, cost)
+        except _JournaledBefore as before:
+            with self._run.engine():
+                return self._concluded(before.step, before.written)
+        with self._run.engine():
+            return self._concluded(step, written)
+
+    def _commit_together(
+        self, name: str, body: Callable[[], Any], cost: CostOption
+    ) -> tuple[NewStep, StepWritten]:
+        run, services = self._run, self._services
+        with run.uninterrupted(), ExitStack() as after_commit, services.storage.atomic_step() as storage:
+            with run.user_code():
+                value = body()
+                price = _price(cost, value)
+            run.check()
+            # Left after the commit: once the gate is closed, nothing is written any more.
+            after_commit.enter_context(services.gate)
+            step = self._encode(name, value, price)
+            written = self._put(storage, step)
+            if not written.inserted:
+                raise _JournaledBefore(step, written)
+        return step, written
+
+
+class _JournaledBefore(Exception):
+    """Another run journaled the step first: roll the body back and use its value."""
+
+    def __init__(self, step: NewStep, written: StepWritten) -> None:
+        super().__init__(step.name)
+        self.step = step
+        self.written = written
+
+
+def check_step_name(name: object) -> None:
+    """Refuse what cannot be a step's name.
+
+    Raises:
+        ValueError: Not text, empty, reserved, too long, or not storable.
+    """
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"a step's name is a non-empty text, not {name!r}")
+    if is_reserved(name):
+        raise ValueError(f"the step name {name!r} is reserved: names that start with $ belong to the engine")
+    if len(name) > MAX_NAME or "\x00" in name or not _is_encodable(name):
+        raise ValueError(
+            f"a step's name has at most {MAX_NAME} characters, no NUL and no lone surrogate: {name[:40]!r}"
+        )
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _refuse_foreign(step: Step) -> None:
+    if is_reserved(step.name) and step.value is not None and envelope.is_etf(step.value):
+        raise ForeignReservedStep(
+            f"job {step.job_id} has the reserved step {step.name!r} in Erlang's format: it was begun by the "
+            "Elixir SDK, and another SDK's reserved steps are never interpreted; let that SDK finish it"
+        )
+
+
+def _price(cost: CostOption, value: Any) -> Cost:
+    price = cost(value) if callable(cost) else cost
+    if price is None:
+        return _FREE
+    if not isinstance(price, Cost):
+        raise TypeError(f"cost={price!r}: give Cost(usd=…, tokens=…), or a function of the value that does")
+    return price
+
+
+_FREE = Cost()
+
+
+def _spent(standing: Standing) -> str:
+    parts = []
+    if standing.budget_usd_micros is not None:
+        parts.append(
+            f"spent ${to_dollars(standing.spent_usd_micros)} of ${to_dollars(standing.budget_usd_micros)}"
+        )
+    if standing.budget_tokens is not None:
+        parts.append(f"spent {standing.spent_tokens} of {standing.budget_tokens} tokens")
+    return "; ".join(parts)
