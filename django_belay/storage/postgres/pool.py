@@ -16,7 +16,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from django_belay.exceptions import Unavailable
 from django_belay.storage.postgres.rows import register_loaders
 from django_belay.storage.postgres.session import Params, Rows, translated
-from django_belay.storage.postgres.statements import statement
+from django_belay.storage.postgres.statements import is_unprepared, statement
 
 # psycopg-pool warns at every failed reconnection; the storage reports it once as Unavailable.
 logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
@@ -62,8 +62,7 @@ class PoolSession:
 
     def run(self, name: str, params: Params | None = None) -> Rows:
         with translated(), self._connection() as connection:
-            cursor = connection.execute(statement(name), params)
-            return cursor.fetchall() if cursor.description else []
+            return _execute(connection, name, params)
 
     @contextmanager
     def transaction(self) -> Iterator[_PoolTransaction]:
@@ -100,8 +99,13 @@ class _PoolTransaction:
     connection: psycopg.Connection[tuple[Any, ...]]
 
     def run(self, name: str, params: Params | None = None) -> Rows:
-        cursor = self.connection.execute(statement(name), params)
-        return cursor.fetchall() if cursor.description else []
+        return _execute(self.connection, name, params)
+
+
+def _execute(connection: psycopg.Connection[tuple[Any, ...]], name: str, params: Params | None) -> Rows:
+    prepare = False if is_unprepared(name) else None
+    cursor = connection.execute(statement(name), params, prepare=prepare)
+    return cursor.fetchall() if cursor.description else []
 
 
 def _connection_kwargs(connect_params: Mapping[str, Any], options: PoolOptions) -> dict[str, Any]:

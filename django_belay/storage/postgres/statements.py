@@ -27,5 +27,15 @@ def statement(name: str) -> str:
     return text
 
 
+@cache
+def is_unprepared(name: str) -> bool:
+    """Whether the statement's header says ``-- unprepared``.
+
+    Its plan depends on a LIMIT or on the backlog: a prepared statement may get a generic
+    plan, which guesses a tenth of the table where a parameter says a hundred rows.
+    """
+    return "\n-- unprepared\n" in _read(name)
+
+
 def _read(name: str) -> str:
     return files("django_belay.storage.postgres").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")

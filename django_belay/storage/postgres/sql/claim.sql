@@ -34,13 +34,13 @@ picked AS MATERIALIZED (
                 SELECT j.id, j.priority, j.ready_at FROM belay_jobs AS j
                  WHERE j.state = 'ready' AND j.queue = w.queue AND j.priority = walk.priority
                    AND j.ready_at IS NULL
-                 ORDER BY j.id LIMIT %(most)s::bigint FOR UPDATE SKIP LOCKED) AS u
+                 ORDER BY j.ready_at NULLS FIRST, j.id LIMIT %(most)s::bigint FOR UPDATE SKIP LOCKED) AS u
               UNION ALL
               SELECT d.* FROM (
                 SELECT j.id, j.priority, j.ready_at FROM belay_jobs AS j
                  WHERE j.state = 'ready' AND j.queue = w.queue AND j.priority = walk.priority
                    AND j.ready_at <= %(now)s::timestamptz
-                 ORDER BY j.ready_at, j.id LIMIT %(most)s::bigint FOR UPDATE SKIP LOCKED) AS d
+                 ORDER BY j.ready_at NULLS FIRST, j.id LIMIT %(most)s::bigint FOR UPDATE SKIP LOCKED) AS d
             ) AS r
             WHERE walk.priority IS NOT NULL
             LIMIT w.take)
@@ -98,12 +98,12 @@ claimable AS MATERIALIZED (
           (SELECT FROM belay_jobs AS j
             WHERE j.state = 'ready' AND j.queue = l.queue AND j.priority = walk.priority
               AND j.ready_at IS NULL
-            ORDER BY j.id LIMIT 1)
+            ORDER BY j.ready_at NULLS FIRST, j.id LIMIT 1)
           UNION ALL
           (SELECT FROM belay_jobs AS j
             WHERE j.state = 'ready' AND j.queue = l.queue AND j.priority = walk.priority
               AND j.ready_at <= %(now)s::timestamptz
-            ORDER BY j.ready_at, j.id LIMIT 1)
+            ORDER BY j.ready_at NULLS FIRST, j.id LIMIT 1)
         ) AS r
         WHERE walk.priority IS NOT NULL)
        OR EXISTS (

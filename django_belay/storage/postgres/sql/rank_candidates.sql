@@ -33,12 +33,12 @@ prefix AS MATERIALIZED (
           (SELECT j.id, j.priority, j.ready_at, j.input, j.meta FROM belay_jobs AS j
             WHERE j.state = 'ready' AND j.queue = %(queue)s::text AND j.priority = w.priority
               AND j.ready_at IS NULL
-            ORDER BY j.id LIMIT %(width)s::bigint)
+            ORDER BY j.ready_at NULLS FIRST, j.id LIMIT %(width)s::bigint)
           UNION ALL
           (SELECT j.id, j.priority, j.ready_at, j.input, j.meta FROM belay_jobs AS j
             WHERE j.state = 'ready' AND j.queue = %(queue)s::text AND j.priority = w.priority
               AND j.ready_at <= %(now)s::timestamptz
-            ORDER BY j.ready_at, j.id LIMIT %(width)s::bigint)
+            ORDER BY j.ready_at NULLS FIRST, j.id LIMIT %(width)s::bigint)
         ) AS r
         WHERE w.priority IS NOT NULL
         LIMIT %(width)s::bigint)
