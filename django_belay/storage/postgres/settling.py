@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -33,13 +33,23 @@ class Foreseen:
         return {self.parents[job_id] for job_id in self.moved if job_id in self.parents}
 
 
-def foresee(transaction: Transaction, rows: Mapping[int, JobRow], changes: Mapping[int, Changes]) -> Foreseen:
-    """Read what settlement needs, if a held member may move at all (rule 33)."""
+def foresee(
+    transaction: Transaction,
+    rows: Mapping[int, JobRow],
+    changes: Mapping[int, Changes],
+    *,
+    workflows: Collection[str] = (),
+) -> Foreseen:
+    """Read what settlement needs, where a held member may move at all (rule 33).
+
+    Args:
+        workflows: Read these whatever the changes are.
+    """
     written = _written(rows, changes)
-    moving = _moving(transaction, rows, written)
+    moving = _moving(transaction, rows, written) | set(workflows)
     if not moving:
         return Foreseen(written=written)
-    members, parents = _members(transaction, moving)
+    members, parents = _members(transaction, sorted(moving))
     settlement = _settle(members.values(), written)
     moved = frozenset(settlement.releases + settlement.dooms)
     return Foreseen(written=written, members=members, parents=parents, moved=moved)
@@ -60,7 +70,8 @@ def settled(
     settlement = _settle(foreseen.members.values(), written)
     result: dict[int, Changes] = {}
     for job_id in settlement.releases + settlement.dooms:
-        if job_id not in written and rows[job_id].state != "held":
+        row = rows.get(job_id)
+        if row is None or (job_id not in written and row.state != "held"):
             continue
         before = changes.get(job_id, _KEPT)
         doomed = job_id in settlement.dooms
@@ -85,7 +96,7 @@ def _written(rows: Mapping[int, JobRow], changes: Mapping[int, Changes]) -> dict
     }
 
 
-def _moving(transaction: Transaction, rows: Mapping[int, JobRow], written: Mapping[int, State]) -> list[str]:
+def _moving(transaction: Transaction, rows: Mapping[int, JobRow], written: Mapping[int, State]) -> set[str]:
     held = {rows[job_id].workflow_id for job_id, state in written.items() if state == "held"}
     ended = [
         row for job_id in written if (row := rows[job_id]).wf_name is not None and row.workflow_id not in held
@@ -102,7 +113,7 @@ def _moving(transaction: Transaction, rows: Mapping[int, JobRow], written: Mappi
             },
         )
         found |= {workflow_id for (workflow_id,) in answer}
-    return sorted(workflow_id for workflow_id in found if workflow_id is not None)
+    return {workflow_id for workflow_id in found if workflow_id is not None}
 
 
 def _members(

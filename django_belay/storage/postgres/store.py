@@ -7,12 +7,15 @@ What a method does stands in the module it calls; what it promises in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
 from typing import Any
 
 from django_belay.contract.admission import Limits
 from django_belay.contract.job import JSON, Event, Job, Lease, NewJob, Signal, Standing, Step
 from django_belay.contract.notification import PokePolicy
+from django_belay.contract.state import State
+from django_belay.exceptions import ConfigurationError
 from django_belay.storage.base import (
     Ack,
     AckResult,
@@ -33,11 +36,25 @@ from django_belay.storage.base import (
     Reclaimed,
     Renewal,
     StepWritten,
+    Storage,
 )
 from django_belay.storage.postgres import acks as ends
-from django_belay.storage.postgres import claims, insert, read, reclaim, runtime, schema, steps
+from django_belay.storage.postgres import (
+    claims,
+    control,
+    events,
+    insert,
+    maintenance,
+    read,
+    reclaim,
+    runtime,
+    schema,
+    signals,
+    steps,
+)
 from django_belay.storage.postgres import leases as renewal
 from django_belay.storage.postgres import limits as rates
+from django_belay.storage.postgres import retention as pruning
 from django_belay.storage.postgres.listen import PostgresListener
 from django_belay.storage.postgres.session import Session
 
@@ -62,6 +79,8 @@ class PostgresStore:
         self.session = session
         self.poke = poke if poke is not None else PokePolicy()
         self._listen_params = listen_params
+        self._pruned = pruning.Cursors()
+        self._settled = maintenance.Rotation()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -144,7 +163,40 @@ class PostgresStore:
     def hand_back(self, leases: Sequence[Lease], *, now: datetime) -> list[AckResult]:
         return ends.hand_back(self.session, leases, poke=self.poke, now=now)
 
+    # -- control
+
+    def retry(self, job_id: int, *, now: datetime) -> Controlled:
+        return control.retry(self.session, job_id, poke=self.poke, now=now)
+
+    def request_cancel(
+        self, job_id: int, *, reason: str, tree: bool = False, now: datetime
+    ) -> list[Controlled]:
+        return control.request_cancel(self.session, job_id, reason=reason, tree=tree, poke=self.poke, now=now)
+
+    def reschedule(self, job_id: int, *, ready_at: datetime, now: datetime) -> Controlled:
+        return control.reschedule(self.session, job_id, ready_at=ready_at, poke=self.poke, now=now)
+
+    def move(
+        self, job_id: int, *, queue: str | None = None, priority: int | None = None, now: datetime
+    ) -> Controlled:
+        return control.move(self.session, job_id, queue=queue, priority=priority, poke=self.poke, now=now)
+
+    def freeze(self, job_id: int, *, now: datetime) -> Controlled:
+        return control.freeze(self.session, job_id, poke=self.poke, now=now)
+
+    def unfreeze(self, job_id: int, *, now: datetime) -> Controlled:
+        return control.unfreeze(self.session, job_id, poke=self.poke, now=now)
+
+    def erase_payload(self, job_id: int, *, now: datetime) -> Controlled:
+        return control.erase_payload(self.session, job_id, poke=self.poke, now=now)
+
     # -- journal of a job
+
+    def atomic_step(self) -> AbstractContextManager[Storage]:
+        raise ConfigurationError(
+            "an atomic step needs a Django connection to the storage's database; "
+            "this storage was made without one"
+        )
 
     def get_standing(self, job_id: int) -> Standing:
         return steps.get_standing(self.session, job_id)
@@ -158,10 +210,63 @@ class PostgresStore:
     def put_step(self, job_id: int, step: NewStep, *, now: datetime) -> StepWritten:
         return steps.put_step(self.session, job_id, step, now=now)
 
+    def append_event(self, job_id: int, payload: JSON, *, now: datetime) -> int:
+        return events.append_event(self.session, job_id, payload, now=now)
+
+    def list_events(self, job_id: int, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        return events.list_events(self.session, job_id, after=after, limit=limit)
+
+    # -- signals
+
+    def find_signal(self, scopes: Sequence[str], name: str) -> Signal | None:
+        return signals.find_signal(self.session, scopes, name)
+
+    def list_signals(self, scope: str) -> list[Signal]:
+        return signals.list_signals(self.session, scope)
+
+    def put_signal(self, scope: str, name: str, payload: JSON, *, now: datetime) -> list[int]:
+        return signals.put_signal(self.session, scope, name, payload, poke=self.poke, now=now)
+
+    def write_signal(self, scope: str, name: str, payload: JSON, *, now: datetime) -> None:
+        signals.write_signal(self.session, scope, name, payload, now=now)
+
+    def wake_awaiting(self, scope: str, name: str, *, now: datetime) -> list[int]:
+        return signals.wake_awaiting(self.session, scope, name, poke=self.poke, now=now)
+
+    def clear_signal(self, scope: str, name: str) -> bool:
+        return signals.clear_signal(self.session, scope, name)
+
     # -- limits
 
     def debit_rate(self, bucket: str, *, amount: int, period_s: int, now: datetime) -> None:
         rates.debit_rate(self.session, bucket, amount=amount, period_s=period_s, now=now)
+
+    # -- maintenance
+
+    def prune_jobs(
+        self, retention: Mapping[State, timedelta | None], *, now: datetime, limit: int = 500
+    ) -> int:
+        return pruning.prune_jobs(self.session, self._pruned, retention, now=now, limit=limit)
+
+    def prune_signals(self, *, older_than: datetime, limit: int = 500) -> int:
+        return pruning.prune_signals(self.session, older_than=older_than, limit=limit)
+
+    def prune_rate(self, *, older_than: datetime) -> int:
+        return pruning.prune_rate(self.session, older_than=older_than)
+
+    def prune_nodes(self, *, older_than: datetime) -> int:
+        return pruning.prune_nodes(self.session, older_than=older_than)
+
+    def resettle_parents(self, *, now: datetime, limit: int = 500) -> int:
+        return maintenance.resettle_parents(self.session, poke=self.poke, now=now, limit=limit)
+
+    def resettle_signals(self, *, now: datetime, limit: int = 500) -> int:
+        return maintenance.resettle_signals(self.session, poke=self.poke, now=now, limit=limit)
+
+    def resettle_workflows(self, *, now: datetime, limit: int = 100) -> int:
+        return maintenance.resettle_workflows(
+            self.session, self._settled, poke=self.poke, now=now, limit=limit
+        )
 
     # -- runtime rows
 

@@ -58,13 +58,21 @@ class Done:
 
 
 def carry_out(
-    transaction: Transaction, intents: Sequence[Intent], *, poke: PokePolicy, now: datetime
+    transaction: Transaction,
+    intents: Sequence[Intent],
+    *,
+    workflows: Collection[str] = (),
+    poke: PokePolicy,
+    now: datetime,
 ) -> Done:
     """Lock in the one order, decide by the contract's functions, write, settle, deliver, hint.
 
+    Args:
+        workflows: These are settled whatever the intents do to them (§11, R2).
+
     Contract: §7; rules 19, 21-24.
     """
-    foreseen = _foresee(transaction, intents)
+    foreseen = _foresee(transaction, intents, workflows)
     parents = {intent.parent_id for intent in intents if intent.parent_id is not None}
     parents |= foreseen.moved_parents
     parent_scopes = [names.job_scope(parent) for parent in parents]
@@ -101,14 +109,16 @@ def find_present(transaction: Transaction, parks: Mapping[int, Awaiting]) -> fro
     return frozenset(job_id for (job_id,) in rows)
 
 
-def _foresee(transaction: Transaction, intents: Sequence[Intent]) -> settling.Foreseen:
-    workflows = {intent.workflow_id for intent in intents if intent.workflow_id is not None}
-    if not workflows:
-        return settling.Foreseen()
-    lock(transaction, workflows=workflows)
+def _foresee(
+    transaction: Transaction, intents: Sequence[Intent], workflows: Collection[str]
+) -> settling.Foreseen:
     members = [intent for intent in intents if intent.workflow_id is not None]
-    rows = look(transaction, [intent.job_id for intent in members])
-    return settling.foresee(transaction, rows, _decide(members, rows, frozenset()))
+    if not members and not workflows:
+        return settling.Foreseen()
+    lock(transaction, workflows={*(str(intent.workflow_id) for intent in members), *workflows})
+    rows = look(transaction, [intent.job_id for intent in members]) if members else {}
+    changes = _decide(members, rows, frozenset())
+    return settling.foresee(transaction, rows, changes, workflows=workflows)
 
 
 def _decide(

@@ -1,0 +1,96 @@
+"""Deleting what has been kept long enough (§8.7, rule 36)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django_belay.contract.state import State, is_terminal
+from django_belay.contract.uniqueness import window_ends_at
+from django_belay.storage.postgres.session import Session
+
+# Rows looked at in a call, in multiples of what it may delete: jobs that something
+# unfinished needs must neither stop a sweep nor make it read them all.
+LOOKS = 10
+
+
+@dataclass(slots=True)
+class Cursors:
+    """Where the last look at each state ended, so that spared jobs are passed over."""
+
+    after: dict[State, tuple[datetime, int]] = field(default_factory=dict)
+
+
+def prune_jobs(
+    session: Session,
+    cursors: Cursors,
+    retention: Mapping[State, timedelta | None],
+    *,
+    now: datetime,
+    limit: int,
+) -> int:
+    """Delete at most ``limit`` ended jobs past their retention, with steps and events.
+
+    Spared are children of an unfinished parent, members of an unfinished workflow, and
+    ``window`` keys whose window is not over.
+    """
+    deleted = 0
+    for state, kept_for in retention.items():
+        if kept_for is not None and is_terminal(state):
+            deleted += _prune_state(
+                session, cursors, state, before=now - kept_for, now=now, limit=limit - deleted
+            )
+    return deleted
+
+
+def prune_signals(session: Session, *, older_than: datetime, limit: int) -> int:
+    return len(session.run("prune_signals", {"older_than": older_than, "limit": limit}))
+
+
+def prune_rate(session: Session, *, older_than: datetime) -> int:
+    return len(session.run("prune_rate", {"older_than": int(older_than.timestamp())}))
+
+
+def prune_nodes(session: Session, *, older_than: datetime) -> int:
+    return len(session.run("prune_nodes", {"older_than": older_than}))
+
+
+def _prune_state(
+    session: Session, cursors: Cursors, state: State, *, before: datetime, now: datetime, limit: int
+) -> int:
+    deleted = 0
+    for _ in range(LOOKS):
+        if deleted >= limit:
+            break
+        page = _page(session, cursors, state, before=before, limit=limit)
+        ids = [
+            job_id
+            for job_id, _, inserted_at, key, needed in page
+            if not needed and _is_over(key, inserted_at, now)
+        ]
+        ids = ids[: limit - deleted]
+        if ids:
+            deleted += len(session.run("delete_jobs", {"ids": ids, "state": state, "before": before}))
+        if len(page) < limit:
+            cursors.after.pop(state, None)
+            break
+        cursors.after[state] = (page[-1][1], page[-1][0])
+    return deleted
+
+
+def _page(
+    session: Session, cursors: Cursors, state: State, *, before: datetime, limit: int
+) -> Sequence[tuple[Any, ...]]:
+    after, after_id = cursors.after.get(state, ("-infinity", 0))
+    return session.run(
+        "find_prunable",
+        {"state": state, "before": before, "after": after, "after_id": after_id, "limit": limit},
+    )
+
+
+def _is_over(window_key: str | None, inserted_at: datetime, now: datetime) -> bool:
+    """Whether a job's window, if it has one, is over; a key without a bucket lasts as long as its row."""
+    ends_at = None if window_key is None else window_ends_at(window_key, inserted_at)
+    return ends_at is None or ends_at <= now

@@ -1,0 +1,88 @@
+"""Signals: an inbox of latest payloads, and waking who waits for them (§8.1, rules 10, 23)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django_belay.contract import names
+from django_belay.contract.job import JSON, Signal
+from django_belay.contract.notification import PokePolicy
+from django_belay.storage.postgres import hints
+from django_belay.storage.postgres.deliveries import Delivery, deliver
+from django_belay.storage.postgres.locks import lock
+from django_belay.storage.postgres.rows import json_text
+from django_belay.storage.postgres.session import Session, Transaction, atomically
+
+
+def find_signal(session: Session, scopes: Sequence[str], name: str) -> Signal | None:
+    """Of the first scope, in the given order, that has one."""
+    rows = session.run("find_signal", {"scopes": list(scopes), "name": name})
+    return _signal(rows[0]) if rows else None
+
+
+def list_signals(session: Session, scope: str) -> list[Signal]:
+    """By name."""
+    return [_signal(row) for row in session.run("list_signals", {"scope": scope})]
+
+
+def put_signal(
+    session: Session, scope: str, name: str, payload: JSON, *, poke: PokePolicy, now: datetime
+) -> list[int]:
+    """Upsert and wake under the scope's lock; ids of the jobs woken.
+
+    The lock is a statement of its own: the next one's snapshot sees whoever parked before.
+    """
+
+    def operation(transaction: Transaction) -> list[int]:
+        lock(transaction, scopes=[scope])
+        woken = deliver(transaction, [Delivery(scope, name, payload)], now=now)
+        return _announce(transaction, woken, poke=poke, now=now)
+
+    return atomically(session, operation)
+
+
+def write_signal(session: Session, scope: str, name: str, payload: JSON, *, now: datetime) -> None:
+    """The upsert alone, in the caller's transaction (rule 10).
+
+    A park that does not see it yet is woken by ``wake_awaiting`` after the commit, or by
+    the sweeper where the caller died in between.
+    """
+    session.run("write_signal", {"scope": scope, "name": name, "payload": json_text(payload), "now": now})
+
+
+def wake_awaiting(session: Session, scope: str, name: str, *, poke: PokePolicy, now: datetime) -> list[int]:
+    """Wake whoever waits for a signal that is there, under the scope's lock."""
+
+    def operation(transaction: Transaction) -> list[int]:
+        lock(transaction, scopes=[scope])
+        woken = transaction.run(
+            "wake_awaiting",
+            {
+                "scope": scope,
+                "name": name,
+                "job_id": names.job_of_scope(scope),
+                "workflow_id": names.workflow_of_scope(scope),
+                "now": now,
+            },
+        )
+        return _announce(transaction, [(row[0], row[1]) for row in woken], poke=poke, now=now)
+
+    return atomically(session, operation)
+
+
+def clear_signal(session: Session, scope: str, name: str) -> bool:
+    """Whether there was one."""
+    return bool(session.run("clear_signal", {"scope": scope, "name": name}))
+
+
+def _announce(
+    transaction: Transaction, woken: Sequence[tuple[int, str]], *, poke: PokePolicy, now: datetime
+) -> list[int]:
+    hints.send(transaction.run, poke=poke, queues={queue for _, queue in woken}, now=now)
+    return sorted(job_id for job_id, _ in woken)
+
+
+def _signal(row: tuple[JSON, ...]) -> Signal:
+    scope, name, payload, inserted_at = row
+    return Signal(scope=scope, name=name, payload=payload, inserted_at=inserted_at)

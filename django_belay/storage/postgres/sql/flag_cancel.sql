@@ -1,0 +1,3 @@
+-- flag_cancel · contract §8.6 · belay_jobs primary key; the rows are locked
+UPDATE belay_jobs AS j SET cancel_requested = true
+ WHERE j.id = ANY(%(ids)s::bigint[]) AND j.state = 'running'
