@@ -58,8 +58,9 @@ class JobFunction(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<job {self.kind}>"
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, JobOptions]]:
-        return _restore, (self.kind, self.options)
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, JobOptions | None]]:
+        changed = self.options is not self.definition.options
+        return _restore, (self.kind, self.options if changed else None)
 
     def using(self, **options: Any) -> JobFunction[P, R]:
         """The same job with other options for what is enqueued through it.
@@ -253,5 +254,5 @@ def _is_open(alias: str) -> bool:
     return DjangoSession(alias).is_in_callers_transaction()
 
 
-def _restore(kind: str, options: JobOptions) -> JobFunction[..., Any]:
+def _restore(kind: str, options: JobOptions | None) -> JobFunction[..., Any]:
     return JobFunction(registry.get(kind), options)

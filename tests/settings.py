@@ -7,6 +7,10 @@ LANGUAGE_CODE = "en"
 ROOT_URLCONF = "tests.urls"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "belay"}}
+BELAY = {
+    "QUEUES": {"default": 10, "mail": 5, "ai": 5},
+    "ENCRYPTION_KEYS": [b"a key for tests, 32 bytes long.."],
+}
 INSTALLED_APPS = [
     "django.contrib.auth",
     "django.contrib.contenttypes",

@@ -1,0 +1,152 @@
+"""What the reporting commands share: filters, formats, rows as text."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser, OutputWrapper
+from django.utils.dateparse import parse_date, parse_datetime
+from django.utils.timezone import is_naive, make_aware
+
+from django_belay import conf
+from django_belay.contract import envelope
+from django_belay.contract.envelope import Opaque
+from django_belay.contract.job import Job
+from django_belay.contract.state import STATES
+from django_belay.exceptions import BelayError
+
+FORMATS = ("text", "json", "jsonl")
+
+_AGO = re.compile(r"(\d{1,6})(s|m|h|d|w)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+@contextmanager
+def command_errors() -> Iterator[None]:
+    """This package's errors as a command's."""
+    try:
+        yield
+    except BelayError as error:
+        raise CommandError(str(error)) from error
+
+
+# -- arguments -------------------------------------------------------------------
+
+
+def add_format(parser: CommandParser) -> None:
+    """``--format``."""
+    parser.add_argument("--format", choices=FORMATS, default="text", help="jsonl is one JSON line an item.")
+
+
+def add_filters(parser: CommandParser) -> None:
+    """The filters that listing and changing commands take alike."""
+    parser.add_argument("--state", action="append", choices=STATES, help="Repeat for several.")
+    parser.add_argument("--queue")
+    parser.add_argument("--kind")
+    parser.add_argument("--workflow", metavar="ID")
+    parser.add_argument(
+        "--since", metavar="WHEN", help="Inserted since: 2026-05-01, an ISO instant, 90m, 2h, 7d."
+    )
+
+
+def filters(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The given filters as :func:`django_belay.client.list_jobs` takes them."""
+    given = {
+        "states": options["state"],
+        "queue": options["queue"],
+        "kind": options["kind"],
+        "workflow_id": options["workflow"],
+        "since": parse_since(options["since"]),
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def parse_since(text: str | None) -> datetime | None:
+    """An instant from a date, an ISO instant, or how long ago.
+
+    Raises:
+        CommandError: It is none of them.
+    """
+    if text is None:
+        return None
+    if found := _AGO.fullmatch(text):
+        return conf.clock().now() - timedelta(**{_UNITS[found[2]]: int(found[1])})
+    try:
+        instant = parse_datetime(text) or _midnight(parse_date(text))
+    except ValueError:
+        instant = None
+    if instant is None:
+        raise CommandError(
+            f"--since {text!r}: give a date, an ISO instant such as 2026-05-01T12:00Z, or 90m, 2h, 7d"
+        )
+    return make_aware(instant) if is_naive(instant) else instant.astimezone(UTC)
+
+
+def _midnight(day: date | None) -> datetime | None:
+    return None if day is None else datetime(day.year, day.month, day.day)
+
+
+def at_least_one(text: str) -> int:
+    """The type of ``--limit``."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+at_least_one.__name__ = "number from 1 on"
+
+
+# -- values ----------------------------------------------------------------------
+
+
+def job_facts(job: Job) -> dict[str, Any]:
+    """Every wire column by its name, the result decoded."""
+    facts = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
+    facts["result"] = envelope.decode_or_opaque(job.result)
+    return facts
+
+
+def dump(value: Any) -> str:
+    """One line of JSON."""
+    return json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, Opaque):
+        return value.as_json()
+    if isinstance(value, bytes | memoryview):
+        return base64.b64encode(bytes(value)).decode()
+    if isinstance(value, Decimal):
+        return str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return list(value) if isinstance(value, set | frozenset | tuple) else str(value)
+
+
+def printable(value: Any) -> str:
+    """A value in one line of text; what could steer a terminal is escaped."""
+    if value is None:
+        return "-"
+    text = value if isinstance(value, str) else _plain(value) if isinstance(value, datetime) else None
+    text = dump(value) if text is None else text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def write_table(out: OutputWrapper, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Rows under aligned headings."""
+    shown = [list(columns), *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for row in shown:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        out.write(line.rstrip())
