@@ -57,12 +57,13 @@ added AS (
    WHERE d.id IS NOT NULL
    ORDER BY d.unique_key COLLATE "C", d.n
   ON CONFLICT DO NOTHING
-  RETURNING id, queue
+  RETURNING id, queue, state, ready_at
 )
 SELECT d.id, a.id IS NOT NULL, d.holder_id, d.holder_state,
        (SELECT count(pg_notify({channel}, p.payload))
           FROM unnest(%(poked)s::text[], %(pokes)s::text[]) AS p (queue, payload)
-         WHERE p.queue IN (SELECT b.queue FROM added AS b))
+         WHERE p.queue IN (SELECT b.queue FROM added AS b
+                            WHERE b.state = 'ready' AND b.ready_at <= %(now)s::timestamptz))
   FROM drawn AS d
   LEFT JOIN added AS a ON a.id = d.id
  ORDER BY d.n
