@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
@@ -132,7 +133,6 @@ def test_unknown_source_lists_the_known_ones() -> None:
         f"postgresql://u:x@{SECRET}@host/db",
         f"postgresql://u:12/{SECRET}@host/db",
         f"postgresql://u:{SECRET}/x@host/db",
-        f"postgresql://u:x?{SECRET}@host/db",
         f"postgresql://u:%zz{SECRET}@host/db",
         f"mysql://u:{SECRET}@host/db",
         f"host=h password='{SECRET}",
@@ -156,6 +156,19 @@ def test_password_is_in_no_message_and_no_repr(monkeypatch: pytest.MonkeyPatch, 
     said = "".join(traceback.format_exception(caught.value)) + repr(server) + str(server)
     assert SECRET not in said
     assert postgres._without_secrets(f"auth of '{SECRET}' failed", dsn) == "auth of '***' failed"
+
+
+def test_driver_error_that_quotes_the_url_is_neither_shown_nor_chained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(dsn: str) -> int:
+        raise psycopg.OperationalError(f"cannot use {dsn}")
+
+    monkeypatch.setenv("DATABASE_URL", f"postgresql://u:{SECRET}@h/db")
+    monkeypatch.setattr(postgres, "_ask_version", refuse)
+    with pytest.raises(PostgresNotFound, match="cannot use") as caught:
+        find_postgres()
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 # -- what a server tells ------------------------------------------------------------
@@ -197,12 +210,21 @@ def test_server_that_is_not_ours_refuses_to_restart() -> None:
         server.restart()
 
 
-def test_embedded_directory_is_one_that_the_server_may_enter_and_a_socket_fits_in(
+def test_directory_whose_socket_path_would_be_too_long_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     deep = tmp_path / ("x" * 90)
     deep.mkdir()
     monkeypatch.setattr(embedded.tempfile, "gettempdir", lambda: str(deep))
+    monkeypatch.setattr(embedded, "_is_usable", lambda parent, account: True)
     parent = embedded._choose_parent(embedded.server_account())
     assert parent != deep
-    assert len(os.fsencode(parent)) < 60
+
+
+def test_directory_that_the_servers_user_cannot_enter_is_passed_over(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    other = embedded.Account(uid=os.getuid() + 1, gid=os.getgid(), is_other=True)
+    own = embedded.Account(uid=os.getuid(), gid=os.getgid(), is_other=False)
+    assert not embedded._is_usable(closed, other)
+    assert embedded._is_usable(closed, own)
