@@ -1,0 +1,1 @@
+"""The files of a Store-v2 root: layout, ownership, writing, recovery, compaction, copies."""

@@ -1,0 +1,88 @@
+"""Which file systems a store may be durable on, and how much room is left."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from django_belay.exceptions import JournalFull
+from django_belay.storage.journal.format.refusal import located, refuse
+
+from .disk import Directory
+
+Durability: TypeAlias = Literal["sync", "write"]
+KNOWN_GOOD: Final = frozenset({"ext4", "xfs", "btrfs"})
+VOLATILE: Final = frozenset({"tmpfs", "ramfs"})
+RESERVE_BYTES: Final = 67_108_864
+
+
+def filesystem_of(directory: Directory) -> str:
+    """The type of the file system a directory lies on; ``unknown`` where that cannot be told."""
+    if not sys.platform.startswith("linux"):
+        return "unknown"
+    device = os.fstat(directory.fd).st_dev
+    want = f"{os.major(device)}:{os.minor(device)}"
+    found = "unknown"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = line.split(" ")
+        if fields[2] == want:
+            found = fields[fields.index("-") + 1]
+    return found if found != "unknown" else _longest_mount(directory.path)
+
+
+def check_durable(directory: Directory, durability: Durability, *, validated: bool) -> None:
+    """Refuse ``sync`` where a sync is known to mean nothing, or not known to mean something."""
+    if durability != "sync":
+        return
+    kind = filesystem_of(directory)
+    if kind in VOLATILE:
+        raise located(refuse("argument", "filesystem_not_durable", kind), path=directory.path)
+    if kind not in KNOWN_GOOD and not validated:
+        raise located(
+            refuse("argument", "filesystem_not_validated", kind, "set validated_filesystem to vouch for it"),
+            path=directory.path,
+        )
+
+
+class Room:
+    """Free space less a reserve, so that a batch is refused before it is torn."""
+
+    def __init__(self, directory: Directory, reserve_bytes: int = RESERVE_BYTES) -> None:
+        self._directory = directory
+        self._reserve = reserve_bytes
+        self._left = 0
+
+    def take(self, size: int) -> None:
+        """Count ``size`` bytes as used, or refuse them with nothing written.
+
+        Raises:
+            JournalFull: There is no room for them and the reserve.
+        """
+        if self._left < size:
+            self.refresh()
+        if self._left < size:
+            raise JournalFull(
+                f"no room for {size:,} bytes and a reserve of {self._reserve:,} on the file system of "
+                f"{self._directory.path}: free space, then go on; nothing was written",
+                refusal="insufficient_space",
+                kind="resource_limit",
+                path=self._directory.path,
+            )
+        self._left -= size
+
+    def refresh(self) -> None:
+        """Ask the file system again."""
+        info = os.fstatvfs(self._directory.fd)
+        self._left = info.f_bavail * info.f_frsize - self._reserve
+
+
+def _longest_mount(path: str) -> str:
+    best, kind = "", "unknown"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = line.split(" ")
+        mount = fields[4].rstrip("/")
+        if (path == mount or path.startswith(mount + "/")) and len(mount) >= len(best):
+            best, kind = mount, fields[fields.index("-") + 1]
+    return kind

@@ -1,0 +1,288 @@
+"""An owned store: opened, activated, appended to by many threads, closed.
+
+Records are applied to the state and given their place under one lock; a thread that waits
+for them writes everything planned so far in one batch, syncs once, and wakes the others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, Self
+
+from django_belay.storage.journal.format.extension import Frame
+from django_belay.storage.journal.format.pair import Payload, encode_payload
+from django_belay.storage.journal.format.refusal import located, refuse
+from django_belay.storage.journal.format.segment import HEADER_BYTES
+from django_belay.storage.journal.state.store_state import StoreState
+
+from . import disk, layout
+from .filesystem import RESERVE_BYTES, Durability, Room, check_durable
+from .ownership import Ownership, acquire
+from .pen import InlinePen, Pen, ScribePen
+from .reclaim import reclaim_predecessor
+from .recovery import Progress, ReadBudgets, Recovered, check_unchanged, recover, revalidate
+from .tail import ROTATION_TARGET_BYTES, Position, Run, Tail, create_successor
+
+MAX_BATCH_BYTES: Final = 8_388_608
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalOptions:
+    """How a store is owned. The defaults are those of production."""
+
+    durability: Durability = "sync"
+    validated_filesystem: bool = False
+    rotation_target_bytes: int = ROTATION_TARGET_BYTES
+    reserve_bytes: int = RESERVE_BYTES
+    writer: Literal["scribe", "inline"] = "scribe"
+    budgets: ReadBudgets = field(default_factory=ReadBudgets)
+
+
+class Journal:
+    """The owner of one store. Made by :func:`open_journal`."""
+
+    def __init__(
+        self, ownership: Ownership, recovered: Recovered, tail: Tail, pen: Pen, options: JournalOptions
+    ) -> None:
+        self.ownership = ownership
+        self.recovered = recovered
+        self.options = options
+        self.pen = pen
+        self.lock = threading.RLock()
+        self._durable = threading.Condition(self.lock)
+        self.tail = tail
+        self._runs: list[Run] = []
+        self._writing = False
+        self._admits = True
+        self._written_through = tail.written.next_sequence - 1
+        self._room = Room(ownership.root, options.reserve_bytes)
+        self.delta: list[tuple[int, int, bytes]] | None = None
+        self.closed = False
+
+    @property
+    def state(self) -> StoreState:
+        """What the store holds; look at it under ``lock``."""
+        return self.recovered.state
+
+    @property
+    def store_id(self) -> bytes:
+        """The id of the store."""
+        return self.recovered.authority.store_id
+
+    @property
+    def path(self) -> str:
+        """The store's root."""
+        return self.ownership.root.path
+
+    def submit(self, items: Sequence[Payload]) -> int:
+        """Apply records together and plan their bytes; the sequence to :meth:`wait` for.
+
+        All of them are applied or, when one is refused, none; nothing is written then.
+
+        Raises:
+            JournalFull: There is no room; nothing changed.
+            JournalError: A record is refused, or the writer is poisoned or closed.
+        """
+        encoded = [encode_payload(item) for item in items]
+        size = sum(len(payload) + 28 for _, _, payload in encoded) + 2 * (HEADER_BYTES + 64)
+        with self.lock:
+            self._check_admits()
+            self._room.take(size)
+            planned = self.tail.planned
+            runs: list[Run] = []
+            try:
+                places = [self.tail.plan(kind, schema, payload, runs) for kind, schema, payload in encoded]
+                if len(items) == 1:
+                    self.state.apply(items[0], places[0])
+                else:
+                    self.state.apply_together(list(zip(items, places, strict=True)))
+            except BaseException:
+                self.tail.planned = planned
+                raise
+            self._join(runs)
+            if self.delta is not None:
+                self.delta.extend(encoded)
+            return self.tail.planned.next_sequence - 1
+
+    def wait(self, sequence: int) -> None:
+        """Return once everything through ``sequence`` is durable (or written, by the durability)."""
+        with self.lock:
+            while self._written_through < sequence:
+                if self.tail.poisoned:
+                    raise located(refuse("io", "poisoned"), path=self.path)
+                if self._writing:
+                    self._durable.wait()
+                else:
+                    self._write_pending()
+
+    def append(self, items: Sequence[Payload]) -> int:
+        """Submit and wait."""
+        sequence = self.submit(items)
+        self.wait(sequence)
+        return sequence
+
+    def flush(self) -> None:
+        """Wait for everything submitted so far."""
+        with self.lock:
+            sequence = self.tail.planned.next_sequence - 1
+        self.wait(sequence)
+
+    def stop_admission(self) -> None:
+        """Refuse new records, wait for the old ones, and make them durable."""
+        with self.lock:
+            self._admits = False
+        self.flush()
+        with self.lock:
+            try:
+                self.tail.sync()
+            except OSError as error:
+                self.tail.poisoned = True
+                raise disk.io_error(error, self.path) from error
+
+    def resume_admission(self) -> None:
+        """Accept records again."""
+        with self.lock:
+            self._admits = True
+
+    def close(self) -> None:
+        """Write what is pending, then give the store up. Safe to call twice."""
+        if self.closed:
+            return
+        try:
+            if not self.tail.poisoned:
+                self.flush()
+        finally:
+            self.closed = True
+            self.tail.close()
+            self.pen.close()
+            self.recovered.close()
+            self.ownership.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _check_admits(self) -> None:
+        if self.closed or not self._admits:
+            raise located(refuse("argument", "mutation_not_admitted"), path=self.path)
+        if self.tail.poisoned:
+            raise located(refuse("io", "poisoned"), path=self.path)
+
+    def _join(self, runs: list[Run]) -> None:
+        for run in runs:
+            if self._runs and self._runs[-1].segment_id == run.segment_id:
+                self._runs[-1].frames.extend(run.frames)
+            else:
+                self._runs.append(run)
+
+    def _write_pending(self) -> None:
+        """Write all that is planned, letting go of the lock meanwhile. The caller holds it."""
+        runs, self._runs = self._runs, []
+        through = self.tail.planned.next_sequence - 1
+        self._writing = True
+        self.lock.release()
+        try:
+            self.tail.write(runs)
+        finally:
+            self.lock.acquire()
+            self._writing = False
+            self._durable.notify_all()
+        self._written_through = through
+        self._room.refresh()
+
+
+def open_journal(
+    path: str, options: JournalOptions | None = None, *, progress: Progress | None = None
+) -> Journal:
+    """Own a store: lock it, read all of it, check that nothing moved, then make it writable.
+
+    Raises:
+        JournalLocked: Another owner, or its scribe, still holds it.
+        JournalError: The store is refused; nothing was changed.
+    """
+    options = options or JournalOptions()
+    ownership = acquire(path)
+    try:
+        check_durable(ownership.root, options.durability, validated=options.validated_filesystem)
+        recovered = recover(ownership, options.budgets, progress=progress)
+        try:
+            return activate(ownership, recovered, options)
+        except BaseException:
+            recovered.close()
+            raise
+    except BaseException:
+        ownership.release()
+        raise
+
+
+def activate(ownership: Ownership, recovered: Recovered, options: JournalOptions) -> Journal:
+    """Turn an inspection into ownership for writing, in the same session (spec F)."""
+    check_unchanged(recovered)
+    revalidate(ownership, recovered, options.budgets)
+    ownership.check_noreplace()
+    pen: Pen = InlinePen() if options.writer == "inline" else ScribePen(ownership)
+    try:
+        try:
+            _promote(ownership, recovered)
+            journal = Journal(ownership, recovered, _open_tail(recovered, pen, options), pen, options)
+        except OSError as error:
+            raise disk.io_error(error, ownership.root.path) from error
+        _abort_open_frame(journal)
+    except BaseException:
+        pen.close()
+        raise
+    return journal
+
+
+def _promote(ownership: Ownership, recovered: Recovered) -> None:
+    authority, root = recovered.authority, ownership.root
+    disk.fsync(ownership.lock, "activate.lock.fsync")
+    disk.fsync_dir(root, "activate.root.fsync_dir")
+    disk.fsync_dir(authority.segments, "activate.segments.fsync_dir")
+    reclaim_predecessor(root, authority)
+    for directory, name in (
+        (root, layout.MARKER),
+        (root, layout.CURRENT),
+        (authority.epoch, layout.MANIFEST),
+    ):
+        file = disk.open_file(directory, name)
+        try:
+            disk.fsync(file, "activate.metadata.fsync")
+        finally:
+            file.close()
+    for directory in (authority.epoch, authority.epochs, root, authority.segments):
+        disk.fsync_dir(directory, "activate.fsync_dir")
+
+
+def _open_tail(recovered: Recovered, pen: Pen, options: JournalOptions) -> Tail:
+    last = recovered.segments[-1]
+    segments, store_id = recovered.authority.segments, recovered.authority.store_id
+    if last.state == "sealed":
+        crc = create_successor(pen, segments, store_id, last.segment_id + 1, last.next_sequence)
+        position = Position(last.segment_id + 1, HEADER_BYTES, last.next_sequence, last.next_sequence)
+    else:
+        crc = last.crc
+        position = Position(last.segment_id, last.size, last.first_sequence, last.next_sequence)
+    tail = Tail(
+        pen,
+        segments,
+        store_id,
+        position,
+        crc=crc,
+        target=options.rotation_target_bytes,
+        sync=options.durability == "sync",
+    )
+    if last.state == "active":
+        tail.sync()
+    return tail
+
+
+def _abort_open_frame(journal: Journal) -> None:
+    """A frame that a crash left open is closed by an abort before anything else is written."""
+    operation = journal.state.open_frame
+    if operation is not None:
+        journal.append([Frame(mark="abort", operation=operation)])

@@ -1,0 +1,83 @@
+"""Single records read back from the segments by their place."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import Final
+
+from django_belay.storage.journal.format.definition import JobDefinition
+from django_belay.storage.journal.format.event_v1 import Inserted
+from django_belay.storage.journal.format.event_v2 import ResultRecorded, decode_event_v2
+from django_belay.storage.journal.format.mutation import decode_mutation
+from django_belay.storage.journal.format.record import Decoded, Incomplete, Record, decode_record
+from django_belay.storage.journal.format.refusal import located, refuse
+from django_belay.storage.journal.format.segment import segment_name
+from django_belay.storage.journal.format.snapshot import decode_snapshot
+from django_belay.storage.journal.state.finished import place
+
+from . import disk
+from .disk import Directory, File
+
+_FIRST_READ: Final = 1024
+_OPEN_FILES: Final = 64
+
+
+class SegmentReader:
+    """Random reads in one generation's segments; every record is checked again as it is read."""
+
+    def __init__(self, segments: Directory) -> None:
+        # A directory of its own, so that a reader outlives whoever opened the first one.
+        self._segments = Directory(fd=os.dup(segments.fd), path=segments.path)
+        self._files: OrderedDict[int, File] = OrderedDict()
+
+    def close(self) -> None:
+        """Let go of every file."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        self._segments.close()
+
+    def record(self, where: int) -> Record:
+        """The record at a location."""
+        segment_id, offset = place(where)
+        file = self._open(segment_id)
+        data = os.pread(file.fd, _FIRST_READ, offset)
+        found = decode_record(data)
+        if isinstance(found, Incomplete) and found.record_bytes is not None:
+            found = decode_record(disk.read_exactly(file.fd, offset, found.record_bytes))
+        if not isinstance(found, Decoded):
+            raise located(refuse("physical_corruption", "incomplete_record"), path=file.path, offset=offset)
+        return found.record
+
+    def definition(self, where: int) -> JobDefinition:
+        """The definition in the snapshot or insertion at a location."""
+        record = self.record(where)
+        if (record.record_type, record.payload_schema) == (7, 1):
+            return decode_snapshot(record.payload).definition
+        event = decode_mutation(record.payload)
+        if not isinstance(event, Inserted):
+            raise refuse("physical_corruption", "record_profile", record.record_type)
+        return event.definition
+
+    def result(self, where: int) -> ResultRecorded:
+        """The result at a location."""
+        record = self.record(where)
+        event = decode_event_v2(record.record_type, record.payload_schema, record.payload)
+        assert isinstance(event, ResultRecorded)
+        return event
+
+    def _open(self, segment_id: int) -> File:
+        file = self._files.get(segment_id)
+        if file is not None:
+            self._files.move_to_end(segment_id)
+            return file
+        try:
+            file = disk.open_file(self._segments, segment_name(segment_id))
+        except OSError as error:
+            raise disk.io_error(error, self._segments.child(segment_name(segment_id))) from error
+        self._files[segment_id] = file
+        if len(self._files) > _OPEN_FILES:
+            _, oldest = self._files.popitem(last=False)
+            oldest.close()
+        return file

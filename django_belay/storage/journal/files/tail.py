@@ -1,0 +1,251 @@
+"""The active segment: where the next record goes, and turning to the next segment (spec B.7, B.8).
+
+Planning and writing are apart: ``plan`` decides under the owner's lock where records will
+stand; ``write`` carries the plan out, later and in the same order.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Final
+
+from crc32c import crc32c
+
+from django_belay.exceptions import JournalError
+from django_belay.storage.journal.format.limits import MAX_SEALED_BYTES, MAX_SEGMENT_RECORDS, MAX_U64
+from django_belay.storage.journal.format.record import OVERHEAD_BYTES, frame
+from django_belay.storage.journal.format.refusal import located, refuse
+from django_belay.storage.journal.format.scan import CHUNK_BYTES
+from django_belay.storage.journal.format.segment import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    SegmentFooter,
+    SegmentHeader,
+    encode_footer,
+    encode_header,
+    segment_name,
+)
+from django_belay.storage.journal.state.finished import location
+
+from . import disk, layout
+from .disk import Directory, File
+from .pen import Pen
+from .scribe import PAGE_BYTES
+
+ROTATION_TARGET_BYTES: Final = 67_108_864
+MIN_ROTATION_TARGET: Final = 16_777_352
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the next record goes."""
+
+    segment_id: int
+    size: int
+    first_sequence: int
+    next_sequence: int
+
+    @property
+    def count(self) -> int:
+        """Records in the segment."""
+        return self.next_sequence - self.first_sequence
+
+
+@dataclass(slots=True)
+class Run:
+    """Records of one segment that will be written together."""
+
+    segment_id: int
+    offset: int
+    frames: list[bytes] = field(default_factory=list)
+
+
+def next_position(position: Position, size: int, target: int) -> Position:
+    """Where a record of ``size`` bytes goes: here, or at the start of the next segment."""
+    full = position.size + size + FOOTER_BYTES > target or position.count >= MAX_SEGMENT_RECORDS
+    if position.size == HEADER_BYTES or not full:
+        if position.size + size + FOOTER_BYTES > MAX_SEALED_BYTES:
+            raise refuse("argument", "record_exceeds_segment", size)
+        return position
+    if position.segment_id >= MAX_U64:
+        raise refuse("resource_limit", "segment_id_exhausted")
+    return Position(position.segment_id + 1, HEADER_BYTES, position.next_sequence, position.next_sequence)
+
+
+def cut_at_pages(offset: int, sizes: list[int]) -> list[int]:
+    """Lengths of writes that end at record boundaries and cross a page only inside one record."""
+    cuts: list[int] = []
+    open_bytes = 0
+    for size in sizes:
+        room = PAGE_BYTES - (offset + open_bytes) % PAGE_BYTES
+        if open_bytes and size > room:
+            cuts.append(open_bytes)
+            offset += open_bytes
+            open_bytes = 0
+        open_bytes += size
+        if (offset + open_bytes) % PAGE_BYTES == 0 or size > room:
+            cuts.append(open_bytes)
+            offset += open_bytes
+            open_bytes = 0
+    if open_bytes:
+        cuts.append(open_bytes)
+    return cuts
+
+
+class Tail:
+    """The writer's end of a generation. Once a write has failed it refuses everything."""
+
+    def __init__(
+        self,
+        pen: Pen,
+        segments: Directory,
+        store_id: bytes,
+        position: Position,
+        *,
+        crc: int,
+        target: int = ROTATION_TARGET_BYTES,
+        sync: bool = True,
+    ) -> None:
+        self.planned = position
+        self.written = position
+        self.poisoned = False
+        self._pen = pen
+        self._segments = segments
+        self._store_id = store_id
+        self._crc = crc
+        self._target = target
+        self._sync = sync
+        self._file = self._open(position.segment_id)
+
+    def plan(self, record_type: int, schema: int, payload: bytes, runs: list[Run]) -> int:
+        """Add one record to ``runs``; its place as a location."""
+        if self.planned.next_sequence > MAX_U64:
+            raise refuse("resource_limit", "sequence_exhausted")
+        size = OVERHEAD_BYTES + len(payload)
+        at = next_position(self.planned, size, self._target)
+        if not runs or runs[-1].segment_id != at.segment_id:
+            runs.append(Run(at.segment_id, at.size))
+        runs[-1].frames.append(frame(record_type, schema, at.next_sequence, payload))
+        self.planned = Position(at.segment_id, at.size + size, at.first_sequence, at.next_sequence + 1)
+        return location(at.segment_id, at.size)
+
+    def write(self, runs: list[Run]) -> None:
+        """Write what was planned, turning segments where the plan does.
+
+        Raises:
+            JournalError: ``poisoned``, or the fault that poisoned the writer. What reached the
+                disk is unknown then; the bytes are left as they are.
+        """
+        if self.poisoned:
+            raise located(refuse("io", "poisoned"), path=self._file.path)
+        try:
+            for run in runs:
+                if run.segment_id != self.written.segment_id:
+                    self._rotate()
+                self._append(run)
+        except OSError as error:
+            self.poisoned = True
+            raise disk.io_error(error, self._file.path) from error
+        except BaseException:
+            self.poisoned = True
+            raise
+
+    def rotate(self) -> None:
+        """Seal the active segment and begin the next; an empty segment stays as it is."""
+        if self.poisoned:
+            raise located(refuse("io", "poisoned"), path=self._file.path)
+        if self.written.size == HEADER_BYTES:
+            return
+        try:
+            self._rotate()
+        except OSError as error:
+            self.poisoned = True
+            raise disk.io_error(error, self._file.path) from error
+        except BaseException:
+            self.poisoned = True
+            raise
+        self.planned = self.written
+
+    def sync(self) -> None:
+        """Make everything written durable, whatever the durability asked for."""
+        self._pen.fsync(self._file, "append.fsync")
+
+    def close(self) -> None:
+        """Let go of the active segment."""
+        self._file.close()
+
+    def _append(self, run: Run) -> None:
+        data = b"".join(run.frames)
+        cuts = cut_at_pages(run.offset, [len(item) for item in run.frames])
+        if run.offset != self.written.size:
+            raise refuse("io", "writer_state_mismatch", self.written.size, run.offset)
+        self._pen.append(self._file, run.offset, data, cuts, sync=self._sync)
+        self._crc = crc32c(data, self._crc)
+        at = self.written
+        self.written = Position(
+            at.segment_id, at.size + len(data), at.first_sequence, at.next_sequence + len(run.frames)
+        )
+
+    def _rotate(self) -> None:
+        at = self.written
+        self._check_active(at)
+        footer = encode_footer(
+            SegmentFooter(
+                segment_id=at.segment_id,
+                first_sequence=at.first_sequence,
+                last_sequence=at.next_sequence - 1,
+                record_count=at.count,
+                store_id=self._store_id,
+                segment_crc=self._crc,
+            )
+        )
+        self._pen.append(self._file, at.size, footer, [len(footer)], sync=False, point="rotate.footer")
+        self._pen.fsync(self._file, "rotate.footer.fsync")
+        self._pen.release(self._file)
+        self._file.close()
+        self._crc = create_successor(
+            self._pen, self._segments, self._store_id, at.segment_id + 1, at.next_sequence
+        )
+        self.written = Position(at.segment_id + 1, HEADER_BYTES, at.next_sequence, at.next_sequence)
+        self._file = self._open(self.written.segment_id)
+
+    def _check_active(self, at: Position) -> None:
+        """Read the segment again before it is sealed for ever."""
+        crc = position = 0
+        while position < at.size:
+            chunk = os.pread(self._file.fd, min(CHUNK_BYTES, at.size - position), position)
+            if not chunk:
+                break
+            crc = crc32c(chunk, crc)
+            position += len(chunk)
+        if os.fstat(self._file.fd).st_size != at.size or crc != self._crc:
+            raise located(refuse("changed_view", "writer_state_mismatch"), path=self._file.path)
+
+    def _open(self, segment_id: int) -> File:
+        file = disk.open_file(
+            self._segments, segment_name(segment_id), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+        )
+        self._pen.adopt(file)
+        return file
+
+
+def create_successor(
+    pen: Pen, segments: Directory, store_id: bytes, segment_id: int, first_sequence: int
+) -> int:
+    """Publish an empty segment under its final name (spec B.8, 4 to 7); the CRC of its header."""
+    header = encode_header(
+        SegmentHeader(segment_id=segment_id, first_sequence=first_sequence, store_id=store_id)
+    )
+    stage = layout.segment_stage_name(segment_id)
+    pen.create(segments, stage, header, "rotate.stage")
+    try:
+        pen.rename_new(segments, stage, segment_name(segment_id), "rotate")
+    except FileExistsError as error:
+        raise _taken(segments, segment_id) from error
+    return crc32c(header)
+
+
+def _taken(segments: Directory, segment_id: int) -> JournalError:
+    path = segments.child(segment_name(segment_id))
+    return located(refuse("io", "successor_mismatch"), path=path)

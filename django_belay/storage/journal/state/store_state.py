@@ -1,0 +1,352 @@
+"""Everything a store holds, changed by one record at a time (spec E.5, E.7, F.8)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeAlias
+
+from django_belay.exceptions import JournalError
+from django_belay.storage.journal.format.definition import JobDefinition
+from django_belay.storage.journal.format.event_v1 import Inserted, JobEvent
+from django_belay.storage.journal.format.event_v2 import (
+    ResultRecorded,
+    ScheduleCheckpoint,
+    ScheduleState,
+    encode_event_v2,
+)
+from django_belay.storage.journal.format.extension import Frame, Operation, Row, TableRows
+from django_belay.storage.journal.format.limits import MAX_U64
+from django_belay.storage.journal.format.pair import Payload
+from django_belay.storage.journal.format.refusal import refuse
+from django_belay.storage.journal.format.snapshot import TERMINAL, Job
+
+from . import finished, rows
+from .schedule import Schedule, ScheduleEvent, advance, restore
+from .transition import check_revision, insert, transition
+
+Change: TypeAlias = dict[tuple[str, Any], Any]
+_MISSING: Final = object()
+
+
+def _no_loader(where: int) -> JobDefinition:
+    raise refuse("argument", "no_loader", where)
+
+
+class StoreState:
+    """The private candidate of a recovery, and afterwards the state of its owner.
+
+    Not thread-safe: one owner applies every record. With ``keep_definitions`` (the default,
+    for tests and small stores) finished jobs stay whole; without it their definitions are
+    dropped as soon as the record that holds them has a place on disk.
+    """
+
+    def __init__(self, *, load: Callable[[int], JobDefinition] = _no_loader, keep: bool = True) -> None:
+        self.jobs: dict[bytes, Job | bytes] = {}
+        self.results: dict[bytes, int | bytes] = {}
+        self.schedules: dict[str, Schedule] = {}
+        self.extended: dict[bytes, rows.ExtendedJob] = {}
+        self.tables: dict[str, dict[str, dict[str, Any]]] = {}
+        self.next_order = 1
+        self.open_frame: str | None = None
+        self.load = load
+        self._keep = keep
+        self._places: dict[bytes, int] = {}
+        self._held: list[tuple[Payload, int]] = []
+        self._logs: list[Change] = []
+        self._orders: set[int] = set()
+        self._last: dict[str, Any] = {}
+
+    # -- reading ------------------------------------------------------------
+
+    def find_job(self, job_id: bytes) -> Job | None:
+        """The whole core job, its definition read back if it has to be."""
+        entry = self.jobs.get(job_id)
+        if isinstance(entry, bytes):
+            return finished.unpack(job_id, entry, self.load)
+        return entry
+
+    def has_job(self, job_id: bytes) -> bool:
+        """Whether the id is taken by a core or an extended job."""
+        return job_id in self.jobs or job_id in self.extended
+
+    def count_states(self) -> dict[str, int]:
+        """Core jobs by state."""
+        counts = Counter(
+            finished.state_of(entry) if isinstance(entry, bytes) else entry.state
+            for entry in self.jobs.values()
+        )
+        return dict(sorted(counts.items()))
+
+    # -- base ---------------------------------------------------------------
+
+    def apply_base(self, item: Payload, where: int = 0) -> None:
+        """Take in one record of a base segment."""
+        if isinstance(item, Job):
+            self._restore_job(item, where)
+        elif isinstance(item, ResultRecorded):
+            self._ascend("results", item.job_id)
+            self._record_result(item, where)
+        elif isinstance(item, ScheduleCheckpoint | ScheduleState):
+            self._ascend("schedules", item.schedule_id.encode())
+            self.schedules[item.schedule_id] = restore(item)
+        elif isinstance(item, Row):
+            self._restore_row(item)
+        elif isinstance(item, TableRows):
+            self._restore_table(item)
+        else:
+            raise refuse("unsupported_semantics", "record_profile", type(item).__name__)
+
+    def finish_base(self, availability_frontier: int | None) -> None:
+        """Close the base: the next order follows all that were ever seen."""
+        self.next_order = max([self.next_order, (availability_frontier or 0) + 1])
+        self._orders.clear()
+        self._last.clear()
+
+    def _restore_job(self, job: Job, where: int) -> None:
+        self._ascend("jobs", job.job_id)
+        if job.job_id in self.extended:
+            raise refuse("consumer_rejected", "duplicate_snapshot", job.job_id.hex())
+        order = job.availability_order
+        if order is not None:
+            self._take_order(order)
+        self._put_job(job, where)
+
+    def _restore_row(self, item: Row) -> None:
+        job = rows.read_row(item)
+        self._ascend("extended", job.job_id)
+        if job.job_id in self.jobs:
+            raise refuse("consumer_rejected", "duplicate_snapshot", job.job_id.hex())
+        if job.order is not None:
+            self._take_order(job.order)
+        self.extended[job.job_id] = job
+
+    def _restore_table(self, item: TableRows) -> None:
+        table = self.tables.setdefault(item.table, {})
+        for key, row in rows.read_table(item).items():
+            self._ascend("tables", (item.table, key))
+            table[key] = row
+
+    def _take_order(self, order: int) -> None:
+        if order in self._orders:
+            raise refuse("consumer_rejected", "duplicate_availability_order", order)
+        self._orders.add(order)
+        self.next_order = max(self.next_order, order + 1)
+
+    def _ascend(self, kind: str, key: Any) -> None:
+        previous = self._last.get(kind)
+        if previous is not None and key <= previous:
+            reason = "duplicate_snapshot" if key == previous else "snapshot_order"
+            raise refuse("consumer_rejected", reason, kind)
+        self._last[kind] = key
+
+    # -- tail ---------------------------------------------------------------
+
+    def apply(self, item: Payload, where: int = 0) -> None:
+        """Take in one record of the tail.
+
+        A refusal leaves the state as it was, except inside an open frame, whose records
+        are held back and judged together when it commits.
+        """
+        if isinstance(item, Frame):
+            self._frame(item)
+        elif self.open_frame is not None:
+            self._held.append((item, where))
+        else:
+            self._apply(item, where)
+
+    def apply_together(self, items: list[tuple[Payload, int]]) -> None:
+        """Take in several records or, when one is refused, none."""
+        log: Change = {}
+        frame, held, order = self.open_frame, list(self._held), self.next_order
+        self._logs.append(log)
+        try:
+            for item, where in items:
+                self.apply(item, where)
+        except JournalError:
+            self._undo(log)
+            self.open_frame, self._held, self.next_order = frame, held, order
+            raise
+        finally:
+            self._logs.remove(log)
+
+    def drop_open_frame(self) -> None:
+        """Forget the records of a frame that never committed."""
+        self.open_frame = None
+        self._held.clear()
+
+    def _frame(self, item: Frame) -> None:
+        if item.mark == "begin":
+            if self.open_frame is not None:
+                raise refuse("consumer_rejected", "invalid_transition", "frame already open")
+            self.open_frame = item.operation
+            return
+        if self.open_frame != item.operation:
+            raise refuse("consumer_rejected", "invalid_transition", "no such frame", item.operation)
+        held = list(self._held)
+        self.drop_open_frame()
+        if item.mark == "commit":
+            self.apply_together(held)
+
+    def _apply(self, item: Payload, where: int) -> None:
+        if isinstance(item, ResultRecorded):
+            self._record_result(item, where)
+        elif isinstance(item, ScheduleEvent):
+            self._put("schedules", item.schedule_id, advance(self.schedules.get(item.schedule_id), item))
+        elif isinstance(item, Operation):
+            self._operate(item)
+        elif isinstance(item, Row):
+            self._promote(item)
+        elif isinstance(item, Job | TableRows | Frame):
+            raise refuse("unsupported_semantics", "record_profile", type(item).__name__)
+        else:
+            self._apply_event(item, where)
+
+    def _apply_event(self, event: JobEvent, where: int) -> None:
+        job_id = event.job_id
+        if type(event) is Inserted:
+            if self.has_job(job_id):
+                raise refuse("consumer_rejected", "duplicate_insert", job_id.hex())
+            self._check_order(event.availability_order)
+            self._put_job(insert(event), where)
+        else:
+            before = self.find_job(job_id)
+            if before is None:
+                raise refuse("consumer_rejected", "missing_job", job_id.hex())
+            check_revision(before, event)
+            order: int | None = getattr(event, "availability_order", None)
+            self._check_order(order)
+            where = self._places.get(job_id, 0) or self._place_of(job_id)
+            self._put_job(transition(before, event), where)
+        if getattr(event, "availability_order", None) is not None:
+            self.next_order += 1
+
+    def _check_order(self, order: int | None) -> None:
+        if order is not None and order != self.next_order:
+            raise refuse("consumer_rejected", "availability_order_conflict", self.next_order, order)
+        if order is not None and order >= MAX_U64:
+            raise refuse("consumer_rejected", "availability_order_exhausted", order)
+
+    def _place_of(self, job_id: bytes) -> int:
+        entry = self.jobs.get(job_id)
+        return finished.where_of(entry) if isinstance(entry, bytes) else 0
+
+    def _put_job(self, job: Job, where: int) -> None:
+        entry: Job | bytes = job
+        if job.state in TERMINAL and where and not self._keep:
+            entry = finished.pack(job, where)
+            self._places.pop(job.job_id, None)
+        elif where and not self._keep:
+            self._places[job.job_id] = where
+        self._put("jobs", job.job_id, entry)
+
+    def _record_result(self, item: ResultRecorded, where: int) -> None:
+        entry = self.jobs.get(item.job_id)
+        if entry is None:
+            raise refuse("consumer_rejected", "missing_job", item.job_id.hex())
+        packed = isinstance(entry, bytes)
+        state = finished.state_of(entry) if isinstance(entry, bytes) else entry.state
+        revision = finished.revision_of(entry) if isinstance(entry, bytes) else entry.revision
+        if item.expected_revision != revision:
+            raise refuse(
+                "consumer_rejected", "revision_conflict", item.job_id.hex(), item.expected_revision, revision
+            )
+        if state != "completed" or item.job_id in self.results:
+            raise refuse("consumer_rejected", "invalid_transition", item.job_id.hex(), "result")
+        self._put("results", item.job_id, where if packed and where else encode_event_v2(item))
+
+    # -- extension ----------------------------------------------------------
+
+    def _promote(self, item: Row) -> None:
+        job = rows.read_row(item)
+        core = self.jobs.get(job.job_id)
+        if core is None:
+            raise refuse("consumer_rejected", "missing_job", job.job_id.hex())
+        revision = finished.revision_of(core) if isinstance(core, bytes) else core.revision
+        if job.revision != revision:
+            raise refuse("consumer_rejected", "revision_conflict", job.job_id.hex(), job.revision, revision)
+        self._remove("jobs", job.job_id)
+        self._remove("results", job.job_id)
+        self._places.pop(job.job_id, None)
+        self._put("extended", job.job_id, job)
+
+    def _operate(self, item: Operation) -> None:
+        for effect in list(rows.read_effects(item)):
+            if isinstance(effect, rows.TableEffect):
+                self._change_table(effect)
+            else:
+                self._change_row(effect)
+
+    def _change_row(self, effect: rows.JobEffect) -> None:
+        before = self.extended.get(effect.job_id)
+        if effect.job_id in self.jobs:
+            raise refuse("consumer_rejected", "invalid_transition", effect.job_id.hex(), "core job")
+        if effect.changes is None:
+            self._remove("extended", effect.job_id)
+            return
+        current = 0 if before is None else before.revision
+        if effect.revision <= current:
+            raise refuse(
+                "consumer_rejected", "revision_conflict", effect.job_id.hex(), effect.revision, current
+            )
+        row = {**({} if before is None else before.row), **effect.changes}
+        job = rows.ExtendedJob(job_id=effect.job_id, revision=effect.revision, row=row)
+        if job.order is not None:
+            self.next_order = max(self.next_order, job.order + 1)
+        self._put("extended", effect.job_id, job)
+
+    def _change_table(self, effect: rows.TableEffect) -> None:
+        self.tables.setdefault(effect.table, {})
+        name = f"tables.{effect.table}"
+        if effect.row is None:
+            self._remove(name, effect.key)
+        else:
+            self._put(name, effect.key, effect.row)
+
+    # -- changes ------------------------------------------------------------
+
+    def watch(self) -> Change:
+        """Begin to note, for every entry that changes from now on, what it was before."""
+        log: Change = {}
+        self._logs.append(log)
+        return log
+
+    def unwatch(self, log: Change) -> None:
+        """Stop noting into ``log``."""
+        self._logs[:] = [item for item in self._logs if item is not log]
+
+    def entries_at(self, log: Change, name: str) -> Iterator[tuple[Any, Any]]:
+        """What table ``name`` held when ``log`` began, ascending by key. Changes may go on meanwhile."""
+        table = self._table(name)
+        keys = set(table)
+        keys.update(key for table_name, key in log if table_name == name)
+        for key in sorted(keys):
+            value = log.get((name, key), table.get(key, _MISSING))
+            if value is not _MISSING:
+                yield key, value
+
+    def _put(self, name: str, key: Any, value: Any) -> None:
+        table = self._table(name)
+        for log in self._logs:
+            log.setdefault((name, key), table.get(key, _MISSING))
+        table[key] = value
+
+    def _remove(self, name: str, key: Any) -> None:
+        table = self._table(name)
+        for log in self._logs:
+            log.setdefault((name, key), table.get(key, _MISSING))
+        table.pop(key, None)
+
+    def _table(self, name: str) -> dict[Any, Any]:
+        if name.startswith("tables."):
+            return self.tables.setdefault(name[7:], {})
+        table: dict[Any, Any] = getattr(self, name)
+        return table
+
+    def _undo(self, log: Change) -> None:
+        for (name, key), before in log.items():
+            table = self._table(name)
+            if before is _MISSING:
+                table.pop(key, None)
+            else:
+                table[key] = before

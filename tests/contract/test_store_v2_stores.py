@@ -1,0 +1,67 @@
+"""The shared whole stores: each opens with the state it says, or is refused as it says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_belay.exceptions import JournalError
+from django_belay.storage.journal.files.ownership import acquire
+from django_belay.storage.journal.files.recovery import Recovered, recover
+
+from .test_store_v2_vectors import by_id, load
+
+STORES = load("stores.json")
+REFERENCE = load("reference-stores.json")
+
+
+def write_store(case: dict[str, Any], root: Path) -> dict[str, bytes]:
+    for path, hex_bytes in case["files"].items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(bytes.fromhex(hex_bytes))
+    return read_tree(root)
+
+
+def read_tree(root: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(root)): file.read_bytes() for file in sorted(root.rglob("*")) if file.is_file()
+    }
+
+
+def open_store(root: Path, **options: Any) -> Recovered:
+    with acquire(str(root)) as ownership:
+        return recover(ownership, **options)
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["whole", "packed"])
+@pytest.mark.parametrize("case", by_id([*STORES, *REFERENCE]))
+def test_shared_store(case: dict[str, Any], keep: bool, tmp_path: Path) -> None:
+    root = Path(os.path.realpath(tmp_path)) / "store"
+    before = write_store(case, root)
+    expect = case["expect"]
+    if expect["outcome"] == "refuse":
+        with pytest.raises(JournalError) as caught:
+            open_store(root, keep_definitions=keep)
+        assert caught.value.refusal in expect["reasons"]
+    else:
+        recovered = open_store(root, keep_definitions=keep)
+        check_accepted(recovered, expect)
+        recovered.close()
+    assert read_tree(root) == before
+
+
+def check_accepted(recovered: Recovered, expect: dict[str, Any]) -> None:
+    assert recovered.state.count_states() == expect["jobs"]
+    assert recovered.next_sequence == expect["next_sequence"]
+    if "next_availability_order" in expect:
+        assert recovered.state.next_order == expect["next_availability_order"]
+    for job_id, fields in expect.get("job_states", {}).items():
+        job = recovered.state.find_job(bytes.fromhex(job_id))
+        assert job is not None
+        assert {name: getattr(job, name) for name in fields} == fields
+    if "job_states" in expect:
+        assert set(recovered.state.jobs) == {bytes.fromhex(job_id) for job_id in expect["job_states"]}
