@@ -68,15 +68,14 @@ def _pairs(leases: Sequence[Lease]) -> list[tuple[int, str]]:
 class Child:
     """Everything of one process; ``run`` blocks until it has ended in order."""
 
-    def __init__(self, services: Services, channel: Channel, *, incarnation: str) -> None:
+    def __init__(self, services: Services, channel: Channel, *, incarnation: str, once: bool = False) -> None:
         self._services = services
         self._options = services.options
         self._channel = channel
         self._link = _Link(channel, self._supervisor_gone)
         self._stop = threading.Event()
         self._grace_s: float | None = None
-        self._is_draining = False
-        self._once = False
+        self._once = once
         self._status_at = 0.0
         self.incarnation = incarnation
 
@@ -127,12 +126,20 @@ class Child:
         self._claiming.stop()
         self._stop.set()
 
+    def leave(self, grace_s: float | None) -> None:
+        """End of this process's own accord, for instance by a signal of its own."""
+        self._link.send({"t": "leaving"})
+        self.stop(grace_s)
+
     # -- loops ---------------------------------------------------------------------
 
     def _claim_turn(self) -> None:
         if self._stop.is_set():
             return
         self.producer.turn()
+        if self._once:
+            self.leave(None)
+            return
         now = time.monotonic()
         if now - self._status_at >= STATUS_S or self.producer.is_idle:
             self._status_at = now

@@ -22,7 +22,7 @@ class Loop:
     def __init__(
         self,
         name: str,
-        turn: Callable[[], None],
+        turn: Callable[[], object],
         *,
         interval_s: float = 0.0,
         log: logging.Logger = worker_log,

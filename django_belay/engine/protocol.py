@@ -2,24 +2,25 @@
 
 A message is a JSON object whose ``t`` says what it is, behind its length as four bytes.
 
-=========  =====================================================================
+===========  ===================================================================
 child to supervisor
-``ready``  it is set up and claims from now on
-``held``   claimed: ``r`` is the round's ``leased_by``, ``j`` a list of
-           ``[id, attempt, seconds to renew for or null]``; sent before user code starts
-``done``   ``j``: ``[id, leased_by]`` pairs it no longer needs renewed
-``late``   ``j``: pairs whose ack is kept back by an outage
-``status`` its claim loop turned; counts of running, free, stuck, ran, pending; ``idle``
-=========  =====================================================================
+``ready``    it is set up and claims from now on
+``held``     claimed: ``r`` is the round's ``leased_by``, ``j`` a list of
+             ``[id, attempt, seconds to renew for or null]``; sent before user code starts
+``done``     ``j``: ``[id, leased_by]`` pairs it no longer needs renewed
+``late``     ``j``: pairs whose ack is kept back by an outage
+``leaving``  it ends of its own accord: its one round is over, or it was told by a signal
+``status``   its claim loop turned; counts of running, free, stuck, ran, pending; ``idle``
+===========  ===================================================================
 
-=========  =====================================================================
+===========  ===================================================================
 supervisor to child
-``poke``   ``q``: queues that may have work
-``lost``   ``j``: pairs whose lease is surely gone
-``pause``  ``q``: all queues that are paused at run time
-``drain``  claim no more, finish what runs, end
-``stop``   the same within the grace, then hand back
-=========  =====================================================================
+``poke``     ``q``: queues that may have work
+``lost``     ``j``: pairs whose lease is surely gone
+``pause``    ``q``: all queues that are paused at run time
+``drain``    claim no more, finish what runs, end
+``stop``     the same within the grace, then hand back
+===========  ===================================================================
 """
 
 from __future__ import annotations

@@ -1,0 +1,44 @@
+"""Starts children as fresh interpreters: a fork would inherit threads, sockets and locks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from django_belay.engine.protocol import Channel
+
+
+def spawn(arguments: Sequence[str]) -> tuple[subprocess.Popen[bytes], Channel]:
+    """A Python process that runs ``arguments`` plus the number of its socket, and our end of it."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [sys.executable, *arguments, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+    return process, Channel(ours)
+
+
+def rss_bytes(pid: int) -> int | None:
+    """Resident memory of a process, ``None`` where it cannot be told."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return _rss_from_ps(pid)
+
+
+def _rss_from_ps(pid: int) -> int | None:
+    try:
+        answer = subprocess.run(  # noqa: S603
+            ["/bin/ps", "-o", "rss=", "-p", str(pid)], capture_output=True, timeout=5, check=False
+        )
+        return int(answer.stdout) * 1024
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None

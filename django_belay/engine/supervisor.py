@@ -1,0 +1,419 @@
+"""The supervisor of a worker: runs no job code, keeps the processes that do (rule 16)."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from django_belay.contract.job import Lease
+from django_belay.contract.notification import Poke
+from django_belay.engine.family import CannotStart, Family, Member, Spawn
+from django_belay.engine.loop import Loop
+from django_belay.engine.protocol import ChannelClosed, Message
+from django_belay.engine.renewal import HeldLeases, Renewer
+from django_belay.engine.services import Services
+from django_belay.engine.sources import Sources
+from django_belay.engine.spawn import rss_bytes
+from django_belay.engine.sweeper import Sweeper
+from django_belay.engine.telemetry import cron_log, lease_log, notify_log, sweeper_log, worker_log
+from django_belay.exceptions import Unavailable
+from django_belay.storage.base import Listener, NodeRow
+
+TICK_S = 0.25
+BEAT_S = 5.0
+CHECK_S = 1.0
+# What a stopping child may take beyond the grace: last call, hand-back, exit.
+STOP_MARGIN_S = 6.0
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class WorkPlan:
+    """How a worker was started, beyond its settings."""
+
+    max_jobs: int | None = None
+    max_rss_bytes: int | None = None
+    until_empty: bool = False
+    once: bool = False
+    reload: bool = False
+
+
+class Supervisor:
+    """Spawns children; renews, listens, sweeps and beats for them. ``run`` is the whole life."""
+
+    def __init__(
+        self,
+        services: Services,
+        spawn: Spawn,
+        plan: WorkPlan,
+        *,
+        cron_tick: Callable[[], None] | None = None,
+    ) -> None:
+        self._services = services
+        self._options = services.options
+        self._plan = plan
+        self._family = Family(spawn, services.options.processes)
+        self._held = HeldLeases()
+        self._paused: list[str] = []
+        self._selector = selectors.DefaultSelector()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_out.setblocking(False)
+        self._wake_in.setblocking(False)
+        self._signals = 0
+        self._stop_deadline: float | None = None
+        self._exit_code = 0
+        self._check_at = 0.0
+        self._has_started = False
+        self._sources = Sources() if plan.reload else None
+        self._listener: Listener | None = None
+        self._loops = self._make_loops(cron_tick)
+
+    def _make_loops(self, cron_tick: Callable[[], None] | None) -> list[Loop]:
+        options = self._options
+        renewer = Renewer(
+            self._services.storage,
+            self._services.clock,
+            self._held,
+            ttl=options.lease_ttl,
+            on_lost=self._tell_lost,
+        )
+        sweeper = Sweeper(self._services)
+        loops = [
+            Loop("renew", renewer.turn, interval_s=options.renew_interval_s, log=lease_log),
+            Loop("sweep", sweeper.turn, interval_s=options.sweep_interval_s, log=sweeper_log),
+            Loop("beat", self._beat, interval_s=BEAT_S),
+            Loop("sync", self._sync, interval_s=options.sync_interval_s),
+            Loop("listen", self._listen, log=notify_log),
+        ]
+        if cron_tick is not None:
+            loops.append(Loop("cron", cron_tick, interval_s=options.cron_interval_s, log=cron_log))
+        return loops
+
+    # -- the life --------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Work until a signal, an empty queue or a hopeless failure; the exit code."""
+        self._install_signals()
+        self._selector.register(self._wake_in, selectors.EVENT_READ, None)
+        if not self._await_schema():
+            return self._exit_code
+        worker_log.info(
+            "worker starts: queues %s, %d processes of %d threads",
+            ", ".join(self._options.queues),
+            self._options.processes,
+            self._options.concurrency,
+        )
+        for loop in self._loops:
+            loop.start()
+        try:
+            self._supervise()
+        finally:
+            self._family.kill_all()
+            self._end_loops()
+        worker_log.info("worker ended")
+        return self._exit_code
+
+    def _await_schema(self) -> bool:
+        """Check the schema; an outage at the start is waited out like any other."""
+        ready = threading.Event()
+
+        def check() -> None:
+            try:
+                self._services.storage.check_schema()
+            except Unavailable:
+                raise
+            except Exception as error:  # said by the caller, not by the loop
+                failures.append(error)
+            ready.set()
+            self._poke_self()
+            loop.stop()
+
+        failures: list[Exception] = []
+        loop = Loop("schema", check)
+        loop.start()
+        while not ready.is_set() and not self._signals:
+            self._receive(TICK_S)
+        loop.stop()
+        if failures:
+            raise failures[0]
+        return ready.is_set()
+
+    def _supervise(self) -> None:
+        while True:
+            try:
+                self._receive(TICK_S)
+                self._reap()
+                if self._is_stopping():
+                    if not self._family.members:
+                        return
+                    self._enforce_stop()
+                    continue
+                self._keep_up()
+            except CannotStart as error:
+                worker_log.critical("no child can be started: %s", error)
+                self._exit_code = 1
+                self._begin_stop()
+
+    def _keep_up(self) -> None:
+        if self._plan.once:
+            self._start_once()
+        else:
+            self._adopt(self._family.fill())
+        if time.monotonic() < self._check_at:
+            return
+        self._check_at = time.monotonic() + CHECK_S
+        for member in list(self._family.members):
+            why = self._why_recycle(member)
+            if why:
+                replacement = self._family.recycle(member, why)
+                self._adopt([replacement] if replacement else [])
+        if self._plan.until_empty and self._is_empty():
+            self._begin_stop()
+
+    def _start_once(self) -> None:
+        """``--once``: one generation of children; the worker ends with the last of them."""
+        if not self._has_started:
+            self._has_started = True
+            self._adopt(self._family.fill())
+        elif not self._family.members:
+            self._begin_stop()
+
+    def _adopt(self, members: Sequence[Member]) -> None:
+        for member in members:
+            self._selector.register(member.channel, selectors.EVENT_READ, member)
+
+    def _reap(self) -> None:
+        before = {member: member.channel for member in self._family.members}
+        try:
+            self._family.reap()
+        finally:
+            for member in before:
+                if member not in self._family.members:
+                    self._forget(member)
+
+    def _forget(self, member: Member) -> None:
+        for key in list(self._selector.get_map().values()):
+            if key.data is member:
+                self._selector.unregister(key.fileobj)
+        # Never a hand-back: a job that kills its process must burn an attempt (rule 16).
+        lost = self._held.drop_owner(member.number)
+        if lost:
+            lease_log.warning("%s left %d jobs running; their leases run out", member, lost)
+        if self._plan.once and member.state == "starting":
+            self._exit_code = 1
+
+    # -- why to replace ----------------------------------------------------------------
+
+    def _why_recycle(self, member: Member) -> str | None:
+        if member.state != "ready" or member.is_replaced:
+            return None
+        plan, status = self._plan, member.status
+        if plan.max_jobs and status.get("ran", 0) >= plan.max_jobs:
+            return f"it ran {status['ran']} jobs"
+        if plan.max_rss_bytes and (rss_bytes(member.process.pid) or 0) > plan.max_rss_bytes:
+            return "it is over its memory limit"
+        if status.get("stuck", 0) * 2 >= self._options.concurrency:
+            return f"{status['stuck']} of its threads are stuck"
+        if self._sources is not None and self._has_changed():
+            self._reload_all()
+        return None
+
+    def _has_changed(self) -> bool:
+        changed = self._sources.changed() if self._sources else []
+        if changed:
+            worker_log.info("reloading: %s changed", ", ".join(changed[:3]))
+        return bool(changed)
+
+    def _reload_all(self) -> None:
+        for member in list(self._family.members):
+            replacement = self._family.recycle(member, "its code changed")
+            self._adopt([replacement] if replacement else [])
+
+    def _is_empty(self) -> bool:
+        """Whether no job of the served queues is due or running anywhere."""
+        members = self._family.members
+        if not members or not all(m.state == "ready" and m.status.get("idle") for m in members):
+            return False
+        try:
+            stats = self._services.storage.queue_stats(now=self._services.clock.now())
+        except Unavailable:
+            return False
+        served = [one for one in stats if one.queue in self._options.queues]
+        return not any(one.ready or one.running for one in served)
+
+    # -- messages ----------------------------------------------------------------------
+
+    def _receive(self, timeout_s: float) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is None:
+                _drain(self._wake_in)
+                continue
+            self._receive_from(key.data)
+
+    def _receive_from(self, member: Member) -> None:
+        try:
+            messages = member.channel.receive_some()
+        except ChannelClosed:
+            self._selector.unregister(member.channel)
+            return
+        for message in messages:
+            self._handle(member, message)
+
+    def _handle(self, member: Member, message: Message) -> None:
+        match message:
+            case {"t": "held", "r": leased_by, "j": entries}:
+                self._held.add(member.number, leased_by, entries)
+            case {"t": "done", "j": pairs}:
+                self._held.remove((job_id, leased_by) for job_id, leased_by in pairs)
+            case {"t": "late", "j": pairs}:
+                self._held.limit(
+                    ((job_id, leased_by) for job_id, leased_by in pairs), to_s=self._options.ack_retry_s
+                )
+            case {"t": "status"}:
+                member.status = message
+                member.claimed_at = self._services.clock.now()
+            case {"t": "leaving"}:
+                member.state = "draining"
+            case {"t": "ready", "incarnation": incarnation}:
+                self._welcome(member, incarnation)
+
+    def _welcome(self, member: Member, incarnation: str) -> None:
+        worker_log.info("%s is ready", member)
+        member.incarnation = incarnation
+        member.born_at = member.claimed_at = self._services.clock.now()
+        if self._paused:
+            member.tell({"t": "pause", "q": self._paused})
+        if self._is_stopping():
+            member.tell({"t": "stop", "grace": self._options.shutdown_grace_s})
+            return
+        self._family.became_ready(member)
+
+    def _tell_all(self, message: Message) -> None:
+        for member in list(self._family.members):
+            if member.state == "ready":
+                member.tell(message)
+
+    def _tell_lost(self, owner: int, leases: Sequence[Lease]) -> None:
+        pairs = [(lease.job_id, lease.leased_by) for lease in leases]
+        for member in list(self._family.members):
+            if member.number == owner:
+                member.tell({"t": "lost", "j": pairs})
+
+    # -- loops -------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        if self._listener is None:
+            self._listener = self._services.storage.listener()
+        if self._listener is None:
+            time.sleep(1.0)  # polling is all there is; the option may not change while we run
+            return
+        hints = self._listener.wait(1.0)
+        if hints is None:
+            self._tell_all({"t": "poke"})
+        elif queues := sorted({hint.queue for hint in hints if isinstance(hint, Poke)}):
+            self._tell_all({"t": "poke", "q": queues})
+
+    def _sync(self) -> None:
+        """Pass on which queues operators have paused."""
+        paused = sorted(row.name for row in self._services.storage.list_queues() if row.paused)
+        if paused != self._paused:
+            self._paused = paused
+            self._tell_all({"t": "pause", "q": paused})
+
+    def _beat(self) -> None:
+        for member in list(self._family.members):
+            if member.born_at is not None:
+                self._services.storage.beat(self._node_row(member))
+
+    def _node_row(self, member: Member) -> NodeRow:
+        counts: dict[str, Any] = {
+            key: member.status[key] for key in ("running", "free", "stuck", "ran") if key in member.status
+        }
+        facts: dict[str, Any] = {
+            "pid": member.process.pid,
+            "state": member.state,
+            "queues": {name: queue.limit for name, queue in self._options.queues.items()},
+            **counts,
+        }
+        now = self._services.clock.now()
+        return NodeRow(
+            incarnation=member.incarnation,
+            node=self._options.node_name,
+            started_at=member.born_at or now,
+            beat_at=now,
+            claimed_at=member.claimed_at,
+            facts=facts,
+        )
+
+    def _end_loops(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        for loop in self._loops:
+            loop.stop()
+        for loop in self._loops:
+            loop.join(1.0)
+
+    # -- stopping ------------------------------------------------------------------------
+
+    def _install_signals(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._signals += 1
+        self._poke_self()
+
+    def request_stop(self) -> None:
+        """What SIGTERM does, for other threads."""
+        self._signals += 1
+        self._poke_self()
+
+    def _poke_self(self) -> None:
+        # A full buffer holds wake-ups enough; a closed one has nobody to wake.
+        with contextlib.suppress(OSError):
+            self._wake_out.send(b"!")
+
+    def _is_stopping(self) -> bool:
+        if self._signals and self._stop_deadline is None:
+            worker_log.info("stopping: running jobs have %.0f s", self._options.shutdown_grace_s)
+            self._begin_stop()
+        return self._stop_deadline is not None
+
+    def _begin_stop(self) -> None:
+        if self._stop_deadline is not None:
+            return
+        grace_s = self._options.shutdown_grace_s
+        self._stop_deadline = time.monotonic() + grace_s + STOP_MARGIN_S
+        for member in self._family.members:
+            if member.state == "starting":
+                member.process.kill()
+            else:
+                member.tell({"t": "stop", "grace": grace_s})
+            member.state = "draining"
+
+    def _enforce_stop(self) -> None:
+        assert self._stop_deadline is not None
+        if self._signals > 1:
+            worker_log.warning("second signal: ending now; leases run out")
+            self._exit_code = 1
+            self._family.kill_all()
+        elif time.monotonic() > self._stop_deadline:
+            worker_log.error("%d children do not end and are killed", len(self._family.members))
+            self._family.kill_all()
+
+
+def _drain(wake: socket.socket) -> None:
+    try:
+        while wake.recv(4096):
+            pass
+    except BlockingIOError:
+        pass

@@ -1,0 +1,118 @@
+"""``python -m django_belay.management.child OVERRIDES SOCKET``: a worker's process that runs jobs.
+
+Started by the supervisor as a fresh interpreter; sets Django up and runs the engine's child.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any
+
+from django_belay.engine.family import EXIT_CONFIG
+from django_belay.engine.options import WorkerOptions
+from django_belay.engine.protocol import Channel
+
+logger = logging.getLogger("django_belay.worker")
+
+# Besides claims and acks, steps of many threads share the pool; each waits its turn.
+MAX_POOL = 12
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Overrides:
+    """What the command line changes of the settings, as it travels to a child."""
+
+    queues: dict[str, int | None] = field(default_factory=dict)
+    concurrency: int | None = None
+    processes: int | None = None
+    once: bool = False
+
+    def apply(self, options: WorkerOptions) -> WorkerOptions:
+        """The options with the overrides over them."""
+        options = options.with_queues(self.queues)
+        changes: dict[str, Any] = {}
+        if self.concurrency is not None:
+            changes["concurrency"] = self.concurrency
+        if self.processes is not None:
+            changes["processes"] = self.processes
+        return replace(options, **changes)
+
+    def dumps(self) -> str:
+        return json.dumps(
+            {
+                "queues": self.queues,
+                "concurrency": self.concurrency,
+                "processes": self.processes,
+                "once": self.once,
+            }
+        )
+
+    @classmethod
+    def loads(cls, text: str) -> Overrides:
+        return cls(**json.loads(text))
+
+
+def main(arguments: list[str]) -> int:
+    """Run one child to its end; the exit code."""
+    overrides = Overrides.loads(arguments[0])
+    channel = Channel(socket.socket(fileno=int(arguments[1])))
+    # Ctrl-C reaches the whole process group; the supervisor decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    import django
+    from django.core.exceptions import ImproperlyConfigured
+
+    from django_belay.exceptions import ConfigurationError
+
+    try:
+        django.setup()
+        return _run(channel, overrides)
+    except (ConfigurationError, ImproperlyConfigured):
+        logger.exception("this process cannot start")
+        return EXIT_CONFIG
+
+
+def _run(channel: Channel, overrides: Overrides) -> int:
+    from django_belay import conf, db
+    from django_belay.engine.child import Child, new_incarnation
+    from django_belay.engine.services import Services
+    from django_belay.management.hooks import worker_hooks
+    from django_belay.registry import registry
+
+    options = overrides.apply(conf.worker_options())
+    clock = conf.clock()
+    services = Services(
+        storage=db.storage_for_worker(
+            pool_size=min(options.concurrency, MAX_POOL - 3) + 3, application_name="belay-child"
+        ),
+        clock=clock,
+        registry=registry,
+        options=options,
+        hooks=worker_hooks(clock),
+    )
+    child = Child(services, channel, incarnation=new_incarnation(options.node_name), once=overrides.once)
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        child.leave(options.shutdown_grace_s)
+
+    signal.signal(signal.SIGTERM, leave)
+    ended_in_order = child.run()
+    services.storage.close()
+    if not ended_in_order:
+        # A thread still runs a job; an orderly exit would wait for it, or crash in it.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
