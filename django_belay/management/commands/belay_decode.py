@@ -81,7 +81,7 @@ def _report(data: bytes, value: Any) -> dict[str, Any]:
 
 def _text(report: dict[str, Any]) -> str:
     if "opaque" in report:
-        return _("opaque, %(bytes)d bytes: %(reason)s\n%(hex)s") % report["opaque"]
+        return str(_("opaque, %(bytes)d bytes: %(reason)s\n%(hex)s") % report["opaque"])
     return json.dumps(report["value"], ensure_ascii=False, indent=2)
 
 

@@ -142,6 +142,7 @@ def round_trip(annotation: Any, value: Any) -> Any:
         (int | float, 1.0, 1.0),
         (bool | int, 1, 1),
         (date | str, date(2026, 1, 1), "2026-01-01"),
+        (str | date, date(2026, 1, 1), "2026-01-01"),
         (date | str, "soon", "soon"),
         (date | datetime, date(2026, 1, 1), "2026-01-01"),
         (date | datetime, datetime(2026, 1, 1), "2026-01-01T00:00:00"),
