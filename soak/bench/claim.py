@@ -74,9 +74,7 @@ def measure(session: PoolSession, operation: Callable[[Any], int], *, expect: in
 
 def plain(queue: str, take: int = 100) -> Callable[[Any], int]:
     def operation(session: Any) -> int:
-        found = claims.claim(
-            session, ROUND, demands=[Demand(queue=queue, take=take)], limited=[], now=NOW
-        )
+        found = claims.claim(session, ROUND, demands=[Demand(queue=queue, take=take)], limited=[], now=NOW)
         return len(found.jobs)
 
     return operation
@@ -85,7 +83,9 @@ def plain(queue: str, take: int = 100) -> Callable[[Any], int]:
 def limited(queue: str, limits: Limits, take: int = 100) -> Callable[[Any], int]:
     def operation(session: Any) -> int:
         demand = Demand(queue=queue, take=take)
-        return len(claims.claim_limited(session, ROUND, demand=demand, limits=limits, local_limit=10, now=NOW))
+        return len(
+            claims.claim_limited(session, ROUND, demand=demand, limits=limits, local_limit=10, now=NOW)
+        )
 
     return operation
 
@@ -135,7 +135,9 @@ def dead(connection: Connection, session: PoolSession, base: float) -> None:
     )
     first = time.perf_counter()
     measure(session, plain("dead"), expect=100, times=6)
-    print(f"{'first six claims after 200,000 rows left ready':<58} {(time.perf_counter() - first) / 6e-3:8.2f} ms")
+    print(
+        f"{'first six claims after 200,000 rows left ready':<58} {(time.perf_counter() - first) / 6e-3:8.2f} ms"
+    )
     compare("claim 100, 200,000 dead rows ahead", measure(session, plain("dead"), expect=100), base)
     connection.execute("ALTER TABLE belay_jobs RESET (autovacuum_enabled)")
     before = time.monotonic()
@@ -163,15 +165,25 @@ def under_limits(connection: Connection, session: PoolSession) -> None:
     load(connection, "blocks", 100, priority=5)
     connection.execute("VACUUM ANALYZE belay_jobs")
     partition = Partition(column="input", key="tenant")
-    compare("global_limit 100,000 ready", measure(session, limited("mixed", Limits(global_limit=100)), expect=100))
+    compare(
+        "global_limit 100,000 ready", measure(session, limited("mixed", Limits(global_limit=100)), expect=100)
+    )
     rate = Limits(rate=Rate(allowed=1000, period_s=60, resource="llm"))
     compare("rate, 100,000 ready", measure(session, limited("mixed", rate), expect=100))
     even = Limits(partition=partition, global_limit=50)
     compare("partition 30:1, limit 50 a key", measure(session, limited("mixed", even), expect=100))
     tight = Limits(partition=partition, global_limit=5)
-    compare("partition 30:1, limit 5 a key, both keys at it", measure(session, limited("mixed", tight, 10), expect=10))
-    compare("partition, 3,000 rows of a full key ahead", measure(session, limited("blocks", tight, 8), expect=8))
-    compare("partition, fewer admitted than asked for", measure(session, limited("mixed", tight, 100), expect=10, times=8))
+    compare(
+        "partition 30:1, limit 5 a key, both keys at it",
+        measure(session, limited("mixed", tight, 10), expect=10),
+    )
+    compare(
+        "partition, 3,000 rows of a full key ahead", measure(session, limited("blocks", tight, 8), expect=8)
+    )
+    compare(
+        "partition, fewer admitted than asked for",
+        measure(session, limited("mixed", tight, 100), expect=10, times=8),
+    )
 
 
 def main() -> None:

@@ -24,7 +24,11 @@ def round_at(now: datetime, name: str = "node:1:1") -> ClaimRound:
 
 
 def claim(
-    store: Storage, clock: SimClock, *demands: tuple[str, int], limited: Sequence[str] = (), name: str = "node:1:1"
+    store: Storage,
+    clock: SimClock,
+    *demands: tuple[str, int],
+    limited: Sequence[str] = (),
+    name: str = "node:1:1",
 ) -> Claimed:
     return store.claim(
         round_at(clock.now(), name),
@@ -35,7 +39,13 @@ def claim(
 
 
 def claim_limited(
-    store: Storage, clock: SimClock, limits: Limits, *, take: int = 100, local_limit: int = 10, queue: str = "q"
+    store: Storage,
+    clock: SimClock,
+    limits: Limits,
+    *,
+    take: int = 100,
+    local_limit: int = 10,
+    queue: str = "q",
 ) -> list[Job]:
     return store.claim_limited(
         round_at(clock.now()),
@@ -262,7 +272,10 @@ def test_6_rate_admits_by_the_sliding_window_and_debits_what_was_claimed(
     assert claim_limited(store, clock, limits) == []
     clock.advance(60 + 30)  # half of the previous window's ten still counts
     assert len(claim_limited(store, clock, limits)) == 2
-    assert connection.execute("SELECT count FROM belay_rate ORDER BY window_start").fetchall() == [(10,), (4,)]
+    assert connection.execute("SELECT count FROM belay_rate ORDER BY window_start").fetchall() == [
+        (10,),
+        (4,),
+    ]
 
 
 def test_6_a_rate_debits_rows_claimed_and_not_rows_admitted(
@@ -333,7 +346,12 @@ def race(store: Storage, clock: SimClock, claims: list[tuple[str, Limits]]) -> i
 def test_rule_13_a_debit_stays_within_int4(
     store: Storage, clock: SimClock, connection: psycopg.Connection[Any]
 ) -> None:
-    for amount, count in ((2**31 + 5, 2**31 - 1), (10, 2**31 - 1), (-(2**40), -(2**31 - 1)), (7, -(2**31) + 8)):
+    for amount, count in (
+        (2**31 + 5, 2**31 - 1),
+        (10, 2**31 - 1),
+        (-(2**40), -(2**31 - 1)),
+        (7, -(2**31) + 8),
+    ):
         store.debit_rate("queue:q", amount=amount, period_s=60, now=clock.now())
         assert connection.execute("SELECT count FROM belay_rate").fetchall() == [(count,)]
 

@@ -165,7 +165,9 @@ def test_rule_7_a_sequence_behind_its_table_is_a_conflict_and_writes_nothing(
     store: Storage, clock: SimClock, connection: psycopg.Connection[Any]
 ) -> None:
     store.insert_jobs([NewJob(kind="k") for _ in range(3)], now=clock.now())
-    connection.execute("SELECT setval(pg_get_serial_sequence('belay_jobs', 'id'), (SELECT max(id) - 1 FROM belay_jobs))")
+    connection.execute(
+        "SELECT setval(pg_get_serial_sequence('belay_jobs', 'id'), (SELECT max(id) - 1 FROM belay_jobs))"
+    )
     with pytest.raises(Conflict, match="stands behind its table"):
         store.insert_jobs([NewJob(kind="k"), NewJob(kind="k")], now=clock.now())
     assert ready_count(store) == 3

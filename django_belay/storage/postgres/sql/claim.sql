@@ -106,10 +106,11 @@ claimable AS MATERIALIZED (
             ORDER BY j.ready_at NULLS FIRST, j.id LIMIT 1)
         ) AS r
         WHERE walk.priority IS NOT NULL)
-       OR EXISTS (
-         SELECT FROM belay_jobs AS j
-          WHERE j.state = 'awaiting' AND j.queue = l.queue
-            AND j.ready_at <= %(now)s::timestamptz AND j.ready_at IS NOT NULL)
+       -- No EXISTS: PostgreSQL might hash all awaiting rows that are due to answer it.
+       OR (SELECT true FROM belay_jobs AS j
+            WHERE j.state = 'awaiting' AND j.queue = l.queue AND j.ready_at IS NOT NULL
+              AND j.ready_at <= %(now)s::timestamptz
+            ORDER BY j.ready_at LIMIT 1)
   ) AS queues
 )
 SELECT {job}, l.queues
