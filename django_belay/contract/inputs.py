@@ -199,6 +199,8 @@ class InputCodec:
                 path=path,
             )
         bound = dict(zip(self._positional, args, strict=False))
+        if not kwargs:
+            return bound
         twice = bound.keys() & kwargs.keys()
         if twice:
             raise InvalidInput(f"given twice: {', '.join(sorted(twice))}; {self._describe()}", path=path)
