@@ -18,7 +18,7 @@ from django_belay.contract.json_value import dump_jsonb
 from django_belay.contract.names import STEER_SIGNAL, is_reserved, job_scope
 from django_belay.db import storage_for_client
 from django_belay.deferred import Deferred
-from django_belay.exceptions import InvalidInput, PayloadTooLarge
+from django_belay.exceptions import InvalidInput, JobNotFound, PayloadTooLarge
 from django_belay.storage.base import Controlled
 
 T = TypeVar("T")
@@ -59,6 +59,9 @@ def cancel(
         What was done; a job that has ended already is left alone, with the reason why.
         Inside ``atomic()`` a ``Deferred`` of it, done after the commit.
 
+    Raises:
+        JobNotFound: No job has this id.
+
     Contract: §8.6; rules 10, 19.
     """
     check_id(job_id)
@@ -66,7 +69,8 @@ def cancel(
 
     def work() -> Controlled:
         storage = storage_for_client().storage
-        return storage.request_cancel(job_id, reason=reason or "cancelled", tree=tree, now=_now())[0]
+        answers = storage.request_cancel(job_id, reason=reason or "cancelled", tree=tree, now=_now())
+        return _found(answers[0])
 
     return _after_commit(work, what=f"cancelling job {job_id}", join=join)
 
@@ -82,7 +86,7 @@ def retry(job_id: int, *, join: bool = False) -> Controlled | Deferred[Controlle
     """
     check_id(job_id)
     return _after_commit(
-        lambda: storage_for_client().storage.retry(job_id, now=_now()),
+        lambda: _found(storage_for_client().storage.retry(job_id, now=_now())),
         what=f"retrying job {job_id}",
         join=join,
     )
@@ -150,6 +154,12 @@ def _after_commit(work: Callable[[], T], *, what: str, join: bool) -> T | Deferr
     if join or not session.is_in_callers_transaction():
         return work()
     return Deferred.until_commit(work, using=session.alias, what=what)
+
+
+def _found(answer: Controlled) -> Controlled:
+    if answer.state is None:
+        raise JobNotFound(answer.job_id)
+    return answer
 
 
 def check_id(job_id: int) -> int:

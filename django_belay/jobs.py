@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from asgiref.sync import sync_to_async
@@ -88,7 +89,7 @@ class JobFunction(Generic[P, R]):
         Contract: §5; rules 7-11.
         """
         now = conf.clock().now()
-        inserted = _enqueue.insert_one(self._new_job(args, kwargs, "input"), now)
+        inserted = _enqueue.insert_one(self._new_job(args, kwargs, "input", now), now)
         return JobHandle.of_inserted(inserted)
 
     def enqueue_many(self, inputs: Iterable[Mapping[str, Any]]) -> EnqueueReport:
@@ -105,7 +106,7 @@ class JobFunction(Generic[P, R]):
         """
         now = conf.clock().now()
         rows = [
-            self._new_job((), _mapping(values, index), f"inputs[{index}]")
+            self._new_job((), _mapping(values, index), f"inputs[{index}]", now)
             for index, values in enumerate(inputs)
         ]
         return EnqueueReport(_enqueue.insert_many(rows, now))
@@ -117,10 +118,11 @@ class JobFunction(Generic[P, R]):
         that dies between the commit and the insert enqueues nothing: prefer
         :meth:`enqueue` where both are one database.
         """
-        job = self._new_job(args, kwargs, "input")
+        now = conf.clock().now()
+        job = self._new_job(args, kwargs, "input", now)
 
         def insert() -> JobHandle:
-            return JobHandle.of_inserted(_enqueue.insert_one(job, conf.clock().now()))
+            return JobHandle.of_inserted(_enqueue.insert_one(job, now))
 
         return Deferred.until_commit(insert, using=_open_alias(), what=f"enqueueing {self.kind}")
 
@@ -136,14 +138,14 @@ class JobFunction(Generic[P, R]):
         """As :meth:`enqueue_on_commit`."""
         return await sync_to_async(self.enqueue_on_commit)(*args, **kwargs)
 
-    def _new_job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], path: str) -> NewJob:
+    def _new_job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], path: str, now: datetime) -> NewJob:
         definition = self.definition
         encoded = _enqueue.encode(definition, args, kwargs, path)
         return _enqueue.new_job(
             definition.kind,
             self.options,
             encoded,
-            now=conf.clock().now(),
+            now=now,
             path=path,
             keywords=definition.codec.decode,
         )

@@ -1,0 +1,104 @@
+"""System checks: each id once, each with a hint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.checks import CheckMessage, run_checks
+from django.test import override_settings
+
+from django_belay import checks, job, registry
+from django_belay.checks import check_belay
+from django_belay.registry import Chunk, Registry
+
+
+@pytest.fixture
+def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    """A registry that the test fills."""
+    fresh = Registry()
+    for module in (registry, checks):
+        monkeypatch.setattr(module, "registry", fresh)
+    monkeypatch.setattr("django_belay.jobs.registry", fresh)
+    yield fresh
+
+
+def found(**belay: Any) -> dict[str, CheckMessage]:
+    """Messages by id."""
+    with override_settings(BELAY=belay):
+        return {str(message.id): message for message in check_belay()}
+
+
+def test_the_tests_own_settings_pass() -> None:
+    assert [message for message in run_checks() if str(message.id).startswith("belay.")] == []
+
+
+@pytest.mark.usefixtures("empty_registry")
+@pytest.mark.parametrize(
+    ("belay", "id"),
+    [
+        ({"QEUES": {}}, "belay.E002"),
+        ({"PROCESSES": 0}, "belay.E003"),
+        ({"STORAGE": {"BACKEND": "redis"}}, "belay.E004"),
+        ({"STORAGE": {"OPTIONS": {"databse": "x"}}}, "belay.E005"),
+        ({"STORAGE": {"OPTIONS": {"database": "nowhere"}}}, "belay.E006"),
+        ({"BUSY_POLL": 2, "IDLE_POLL": 1}, "belay.E008"),
+        ({"CRONS": {"a": {}}}, "belay.E010"),
+        ({"ENCRYPTION_KEYS": [b""]}, "belay.E012"),
+        ({"CLOCK": "tests.nowhere.Clock"}, "belay.E013"),
+        ({"CRONS": {"a": {"expression": "@daily", "kind": "no.such"}}}, "belay.W004"),
+    ],
+)
+def test_a_finding_has_its_id_and_a_hint(belay: dict[str, Any], id: str) -> None:
+    messages = found(**belay)
+    assert id in messages
+    assert all(message.hint for message in messages.values())
+
+
+def test_a_setting_that_is_no_dictionary_is_found() -> None:
+    with override_settings(BELAY=["QUEUES"]):
+        assert [message.id for message in check_belay() if "E" in str(message.id)[6:]][0] == "belay.E001"
+
+
+def test_a_database_that_is_not_postgresql_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.db import connections
+
+    monkeypatch.setattr(connections["default"], "vendor", "sqlite")
+    assert "sqlite" in found()["belay.E007"].msg
+
+
+@pytest.mark.usefixtures("empty_registry")
+def test_a_second_database_without_router_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.db import connections
+
+    monkeypatch.setitem(connections.settings, "belay_other", connections.settings["default"])
+    messages = found(STORAGE={"OPTIONS": {"database": "belay_other"}})
+    assert set(messages) == {"belay.W001", "belay.W002"}
+    with override_settings(DATABASE_ROUTERS=["django_belay.routers.BelayRouter"]):
+        assert set(found(STORAGE={"OPTIONS": {"database": "belay_other"}})) == {"belay.W001"}
+    del connections["belay_other"]
+
+
+@pytest.mark.usefixtures("empty_registry")
+def test_jobs_are_checked() -> None:
+    @job(kind="a", queue="other")
+    def unserved(ctx: Any) -> None: ...
+
+    @job(kind="b", encrypted=True)
+    def encrypted(ctx: Any) -> None: ...
+
+    @job(kind="c", on_failure="no.such")
+    def failing(ctx: Any) -> None: ...
+
+    @job(kind="d", isolation="process")
+    async def isolated(ctx: Any) -> None: ...
+
+    @job(kind="e", chunk=Chunk(size=5))
+    def chunked(ctx: Any) -> None: ...
+
+    @job(kind="f")
+    def unfit(ctx: Any, connection: Registry) -> None: ...
+
+    ids = {f"belay.E01{n}" for n in (4, 5, 6, 7, 8)} | {"belay.W003"}
+    assert set(found(QUEUES={"default": 1})) == ids
