@@ -62,7 +62,10 @@ class JobFilter:
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class QueueStats:
-    """Counts of one queue; ``scheduled`` is ready with a ``ready_at`` ahead of now."""
+    """Counts of one queue; ``scheduled`` is ready with a ``ready_at`` ahead of now.
+
+    A storage may stop counting at 100,000: more says nothing more and costs.
+    """
 
     queue: str
     ready: int = 0

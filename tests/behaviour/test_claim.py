@@ -127,7 +127,7 @@ def test_4_rows_due_later_wait_and_are_claimable_at_their_instant(store: Storage
 def test_4_an_awaiting_row_is_claimable_only_at_its_deadline_and_keeps_its_await_columns(
     store: Storage, clock: SimClock, connection: psycopg.Connection[Any]
 ) -> None:
-    due, endless = put(store, clock, 2)
+    due, _endless = put(store, clock, 2)
     connection.execute(
         "UPDATE belay_jobs SET state = 'awaiting', await_scope = 'job:1', await_name = 'go', "
         "ready_at = CASE WHEN id = %s THEN %s::timestamptz END",
