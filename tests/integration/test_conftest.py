@@ -50,6 +50,9 @@ def probe_tables(transactional_db: None) -> object:
 def test_flush_empties_our_tables_but_not_the_schemas_version(probe_tables: object) -> None:
     call_command("flush", interactive=False, verbosity=0)
     assert (count("belay_x_probe"), count("belay_x_probe_meta")) == (0, 1)
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW lock_timeout")
+        assert cursor.fetchone() == ("0",)
 
 
 def test_connection_left_in_a_transaction_fails_the_emptying_in_bounded_time(
