@@ -62,7 +62,7 @@ def wait(
 ) -> Awaiting:
     """The park of a job on a signal, reading every scope that it has."""
     return Awaiting(
-        scope=scope or job_scope(job.id),
+        scope=job_scope(job.id) if scope is None else scope,
         name=name,
         read_scopes=read_scopes(job.id, job.workflow_id, scope),
         deadline=deadline,

@@ -94,9 +94,8 @@ def _wake_intent(one: _Waiting, newer_than: datetime | None, now: datetime) -> I
         still_waits = row.state == "awaiting" and row.await_name == one.await_name
         return _woken(now) if still_waits and signal_present else None
 
-    job_scope = names.job_scope(one.id)
     park = Awaiting(
-        scope=one.await_scope or job_scope,
+        scope=names.job_scope(one.id) if one.await_scope is None else one.await_scope,
         name=one.await_name,
         read_scopes=names.read_scopes(one.id, one.workflow_id, one.await_scope),
         newer_than=newer_than,

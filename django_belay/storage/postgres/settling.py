@@ -49,7 +49,8 @@ def foresee(
     moving = _moving(transaction, rows, written) | set(workflows)
     if not moving:
         return Foreseen(written=written)
-    members, parents = _members(transaction, sorted(moving))
+    reheld = [job_id for job_id, state in written.items() if state == "held"]
+    members, parents = _members(transaction, sorted(moving), reheld)
     settlement = _settle(members.values(), written)
     moved = frozenset(settlement.releases + settlement.dooms)
     return Foreseen(written=written, members=members, parents=parents, moved=moved)
@@ -117,11 +118,12 @@ def _moving(transaction: Transaction, rows: Mapping[int, JobRow], written: Mappi
 
 
 def _members(
-    transaction: Transaction, workflow_ids: Sequence[str]
+    transaction: Transaction, workflow_ids: Sequence[str], reheld: Sequence[int]
 ) -> tuple[dict[str, list[Member]], dict[int, int]]:
     members: defaultdict[str, list[Member]] = defaultdict(list)
     parents: dict[int, int] = {}
-    for row in transaction.run("workflow_members", {"workflow_ids": list(workflow_ids)}):
+    params = {"workflow_ids": list(workflow_ids), "reheld": list(reheld)}
+    for row in transaction.run("workflow_members", params):
         workflow_id, job_id, name, state, deps, ignore, parent_id = row
         # No text in PostgreSQL holds a NUL: a member without a name is nobody's dep.
         name = f"\0{job_id}" if name is None else name
