@@ -52,7 +52,7 @@ class Undo(Exception):
 
 @committed
 def test_a_rollback_removes_the_job() -> None:
-    with pytest.raises(Undo), transaction.atomic():
+    with pytest.raises(Undo), transaction.atomic():  # noqa: PT012
         job = jobs.echo.enqueue(1)
         assert job.refresh().state == "ready"
         raise Undo
@@ -96,7 +96,8 @@ def test_a_key_is_free_again_after_the_end() -> None:
     first = jobs.once.enqueue(7)
     first.cancel()
     second = jobs.once.enqueue(7)
-    assert second.id != first.id and not second.duplicate
+    assert second.id != first.id
+    assert not second.duplicate
 
 
 @committed
@@ -111,10 +112,11 @@ def test_enqueue_on_commit_waits_for_the_commit() -> None:
 
 @committed
 def test_enqueue_on_commit_checks_at_the_call_and_forgets_after_a_rollback() -> None:
-    with pytest.raises(InvalidInput), transaction.atomic():
+    with pytest.raises(InvalidInput), transaction.atomic():  # noqa: PT012
         deferred = jobs.echo.enqueue_on_commit(1)
         jobs.echo.enqueue_on_commit()
-    assert not deferred.is_done and not Job.objects.exists()
+    assert not deferred.is_done
+    assert not Job.objects.exists()
     assert jobs.echo.enqueue_on_commit(2).get().job.input == {"value": 2}
 
 
@@ -127,7 +129,8 @@ async def use_async_twins() -> None:
     job = await jobs.echo.aenqueue(5)
     report = await jobs.echo.aenqueue_many([{"value": 1}, {"value": 2}])
     found = await client.aget(job.id)
-    assert found.job.input == {"value": 5} and len(report) == 2
+    assert found.job.input == {"value": 5}
+    assert len(report) == 2
     assert (await job.acancel()).done
     assert (await job.arefresh()).state == "cancelled"
 
@@ -141,11 +144,13 @@ def test_many_inputs_go_in_chunks_with_a_report(monkeypatch: pytest.MonkeyPatch)
     held = jobs.once.enqueue(3)
     order = [*range(249, -1, -1), 17]
     report = jobs.once.enqueue_many({"order_id": n} for n in order)
-    assert len(report) == 251 and len(report.new_ids) == 249
+    assert len(report) == 251
+    assert len(report.new_ids) == 249
     assert [(found.index, found.job_id == held.id) for found in report.duplicates if found.index == 246] == [
         (246, True)
     ]
-    assert report.duplicates[-1].index == 250 and report.ids[250] == report.ids[249 - 17]
+    assert report.duplicates[-1].index == 250
+    assert report.ids[250] == report.ids[249 - 17]
     keys = dict(Job.objects.values_list("id", "unique_key"))
     assert [keys[job_id] for job_id in report.ids] == [f"receipt:{n}" for n in order]
 
@@ -184,7 +189,8 @@ def test_two_callers_with_the_same_keys_in_other_orders_do_not_deadlock(
             thread.start()
         for thread in threads:
             thread.join(30)
-    assert failures == [] and Job.objects.count() == 60
+    assert failures == []
+    assert Job.objects.count() == 60
 
 
 def once_only(session: db.DjangoSession, operation: Callable[[Any], Any]) -> Any:
@@ -255,7 +261,8 @@ def test_typed_arguments_travel_both_ways() -> None:
 @in_a_test
 def test_an_encrypted_input_is_not_stored_in_the_clear() -> None:
     job = jobs.secret.enqueue("hunter2")
-    assert list(job.job.input) == ["$enc"] and "hunter2" not in str(job.job.input)
+    assert list(job.job.input) == ["$enc"]
+    assert "hunter2" not in str(job.job.input)
     from django.conf import settings
 
     assert decrypt(job.job.input, settings.BELAY["ENCRYPTION_KEYS"]) == b'{"token":"hunter2"}'
@@ -274,7 +281,8 @@ def test_options_become_columns() -> None:
     ).enqueue("http://x").job  # fmt: skip
     assert (row.queue, row.priority, row.max_attempts, row.partition_key) == ("ai", -5, 3, "http")
     assert (row.budget_usd_micros, row.budget_tokens, row.meta) == (500_000, 1000, {"team": "ads"})
-    assert row.ready_at is not None and row.ready_at - row.inserted_at == timedelta(hours=1)
+    assert row.ready_at is not None
+    assert row.ready_at - row.inserted_at == timedelta(hours=1)
     assert (row.state, row.attempt, row.errors, row.spent_tokens, row.cancel_requested) == (
         "ready", 0, [], 0, False,
     )  # fmt: skip
@@ -286,15 +294,17 @@ def test_unique_scopes() -> None:
     from django_belay import Unique
 
     windowed = jobs.echo.using(unique=Unique("k", within=timedelta(hours=1))).enqueue(1).job
-    assert windowed.unique_mode == "window" and windowed.unique_key
+    assert windowed.unique_mode == "window"
+    assert windowed.unique_key
     assert windowed.unique_key.startswith("k@")
     always = jobs.echo.using(unique=Unique("k", scope="always"))
-    assert always.enqueue(1).job.unique_mode == "always" and always.enqueue(2).duplicate
+    assert always.enqueue(1).job.unique_mode == "always"
+    assert always.enqueue(2).duplicate
     keyless = jobs.echo.using(unique=lambda value: None).enqueue(1)
     assert keyless.job.unique_key is None
     with pytest.raises(InvalidInput, match="unique"):
         jobs.echo.using(unique=lambda value: 3).enqueue(1)
-    with pytest.raises(InvalidInput, match="unique.*NUL"):
+    with pytest.raises(InvalidInput, match=r"unique.*NUL"):
         jobs.echo.using(unique="a\0").enqueue(1)
 
 
@@ -314,9 +324,9 @@ def test_foreign_kinds_are_enqueued_as_they_are() -> None:
         "MyApp.Mailer", {"to": "x"}, "elixir", 2,
     )  # fmt: skip
     assert client.enqueue_job("MyApp.Mailer", unique="u").duplicate
-    with pytest.raises(InvalidInput, match="input.to"):
+    with pytest.raises(InvalidInput, match=r"input\.to"):
         client.enqueue_job("MyApp.Mailer", {"to": "\0"})
-    with pytest.raises(UnknownKind, match="belay_testapp.echo"):
+    with pytest.raises(UnknownKind, match=r"belay_testapp\.echo"):
         client.enqueue_job("belay_testapp.ecko", foreign=False)
     with pytest.raises(ConfigurationError, match="timeout"):
         client.enqueue_job("MyApp.Mailer", timeout=3)

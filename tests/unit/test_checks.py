@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,13 +14,13 @@ from django_belay.registry import Chunk, Registry
 
 
 @pytest.fixture
-def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     """A registry that the test fills."""
     fresh = Registry()
     for module in (registry, checks):
         monkeypatch.setattr(module, "registry", fresh)
     monkeypatch.setattr("django_belay.jobs.registry", fresh)
-    yield fresh
+    return fresh
 
 
 def found(**belay: Any) -> dict[str, CheckMessage]:
@@ -58,7 +57,7 @@ def test_a_finding_has_its_id_and_a_hint(belay: dict[str, Any], id: str) -> None
 
 def test_a_setting_that_is_no_dictionary_is_found() -> None:
     with override_settings(BELAY=["QUEUES"]):
-        assert [message.id for message in check_belay() if "E" in str(message.id)[6:]][0] == "belay.E001"
+        assert next(message.id for message in check_belay() if "E" in str(message.id)[6:]) == "belay.E001"
 
 
 def test_a_database_that_is_not_postgresql_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

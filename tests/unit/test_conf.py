@@ -20,7 +20,8 @@ def problems(**belay: object) -> dict[str, str]:
 def test_every_key_is_optional() -> None:
     found, wrong = conf.read({})
     assert wrong == []
-    assert found.lease_ttl == 30 and found.queues["default"].limit == (10, 10)
+    assert found.lease_ttl == 30
+    assert found.queues["default"].limit == (10, 10)
     assert found.retention == {
         "succeeded": timedelta(days=1), "failed": timedelta(days=7), "cancelled": timedelta(days=7),
     }  # fmt: skip
@@ -43,7 +44,8 @@ def test_queues_take_a_number_or_options() -> None:
     }  # fmt: skip
     found, wrong = conf.read({"QUEUES": {"mail": 5, "ai": options}})
     assert wrong == []
-    assert found.queues["mail"].limit == (5, 5) and "default" not in found.queues
+    assert found.queues["mail"].limit == (5, 5)
+    assert "default" not in found.queues
     ai = found.queues["ai"]
     assert (ai.limit, ai.limits.global_limit, ai.notify, ai.paused) == ((2, 20), 40, "off", True)
     assert ai.limits.partition == Partition(column="input", key="tenant")

@@ -51,12 +51,15 @@ def test_a_nested_function_needs_a_kind() -> None:
 def test_calling_a_job_runs_it_plainly() -> None:
     assert jobs.plain(2) == 3
     assert jobs.echo(None, "x") == "x"
-    assert jobs.echo.__name__ == "echo" and jobs.echo.__doc__
+    assert jobs.echo.__name__ == "echo"
+    assert jobs.echo.__doc__
 
 
 def test_context_and_async_are_seen() -> None:
-    assert jobs.echo.definition.takes_context and not jobs.plain.definition.takes_context
-    assert jobs.asynchronous.definition.is_async and not jobs.echo.definition.is_async
+    assert jobs.echo.definition.takes_context
+    assert not jobs.plain.definition.takes_context
+    assert jobs.asynchronous.definition.is_async
+    assert not jobs.echo.definition.is_async
 
 
 def test_using_changes_a_copy() -> None:
