@@ -51,10 +51,10 @@ class Journal:
         self.options = options
         self.pen = pen
         self.lock = threading.RLock()
-        self._durable = threading.Condition(self.lock)
         self.tail = tail
         self._runs: list[Run] = []
         self._writing = False
+        self._waiters: list[_Waiter] = []
         self._admits = True
         self._written_through = tail.written.next_sequence - 1
         self._room = Room(ownership.root, options.reserve_bytes)
@@ -108,14 +108,23 @@ class Journal:
 
     def wait(self, sequence: int) -> None:
         """Return once everything through ``sequence`` is durable (or written, by the durability)."""
-        with self.lock:
-            while self._written_through < sequence:
+        while True:
+            with self.lock:
+                if self._written_through >= sequence:
+                    return
                 if self.tail.poisoned:
                     raise located(refuse("io", "poisoned"), path=self.path)
-                if self._writing:
-                    self._durable.wait()
+                waiter = None if not self._writing else _Waiter(sequence)
+                if waiter is None:
+                    self._writing = True
+                    runs, self._runs = self._runs, []
+                    through = self.tail.planned.next_sequence - 1
                 else:
-                    self._write_pending()
+                    self._waiters.append(waiter)
+            if waiter is None:
+                self._write(runs, through)
+            elif waiter.block():
+                return
 
     def append(self, items: Sequence[Payload]) -> int:
         """Submit and wait."""
@@ -179,20 +188,51 @@ class Journal:
             else:
                 self._runs.append(run)
 
-    def _write_pending(self) -> None:
-        """Write all that is planned, letting go of the lock meanwhile. The caller holds it."""
-        runs, self._runs = self._runs, []
-        through = self.tail.planned.next_sequence - 1
-        self._writing = True
-        self.lock.release()
+    def _write(self, runs: list[Run], through: int) -> None:
+        """Write one batch outside the lock, then wake who waited for it and one who goes on."""
+        good = False
         try:
             self.tail.write(runs)
+            good = True
         finally:
-            self.lock.acquire()
-            self._writing = False
-            self._durable.notify_all()
-        self._written_through = through
-        self._room.refresh()
+            with self.lock:
+                self._writing = False
+                if good:
+                    self._written_through = through
+                    self._room.refresh()
+                waiting, self._waiters = self._waiters, []
+                served = [waiter for waiter in waiting if good and waiter.sequence <= through]
+                rest = [waiter for waiter in waiting if not good or waiter.sequence > through]
+                # After a failure everyone looks for himself; else the first of the rest leads.
+                called = rest[:1] if good else rest
+                self._waiters.extend(rest[len(called) :])
+            for waiter in called:
+                waiter.wake(done=False)
+            for waiter in served:
+                waiter.wake(done=True)
+
+
+class _Waiter:
+    """A thread that waits for a batch. A bare lock: a condition would make all of them queue for
+    the owner's lock again when they wake."""
+
+    __slots__ = ("_done", "_gate", "sequence")
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self._done = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def block(self) -> bool:
+        """Sleep until woken; True when the sequence is durable."""
+        self._gate.acquire()
+        return self._done
+
+    def wake(self, *, done: bool) -> None:
+        """Wake the thread."""
+        self._done = done
+        self._gate.release()
 
 
 def open_journal(

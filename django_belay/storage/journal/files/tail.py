@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -37,8 +37,7 @@ ROTATION_TARGET_BYTES: Final = 67_108_864
 MIN_ROTATION_TARGET: Final = 16_777_352
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Where the next record goes."""
 
     segment_id: int
@@ -47,7 +46,7 @@ class Position:
     next_sequence: int
 
     @property
-    def count(self) -> int:
+    def records(self) -> int:
         """Records in the segment."""
         return self.next_sequence - self.first_sequence
 
@@ -63,9 +62,9 @@ class Run:
 
 def next_position(position: Position, size: int, target: int) -> Position:
     """Where a record of ``size`` bytes goes: here, or at the start of the next segment."""
-    full = position.size + size + FOOTER_BYTES > target or position.count >= MAX_SEGMENT_RECORDS
-    if position.size == HEADER_BYTES or not full:
-        if position.size + size + FOOTER_BYTES > MAX_SEALED_BYTES:
+    sealed = position.size + size + FOOTER_BYTES
+    if position.size == HEADER_BYTES or (sealed <= target and position.records < MAX_SEGMENT_RECORDS):
+        if sealed > MAX_SEALED_BYTES:
             raise refuse("argument", "record_exceeds_segment", size)
         return position
     if position.segment_id >= MAX_U64:
@@ -124,11 +123,12 @@ class Tail:
             raise refuse("resource_limit", "sequence_exhausted")
         size = OVERHEAD_BYTES + len(payload)
         at = next_position(self.planned, size, self._target)
-        if not runs or runs[-1].segment_id != at.segment_id:
-            runs.append(Run(at.segment_id, at.size))
-        runs[-1].frames.append(frame(record_type, schema, at.next_sequence, payload))
-        self.planned = Position(at.segment_id, at.size + size, at.first_sequence, at.next_sequence + 1)
-        return location(at.segment_id, at.size)
+        segment_id, offset, first, sequence = at
+        if not runs or runs[-1].segment_id != segment_id:
+            runs.append(Run(segment_id, offset))
+        runs[-1].frames.append(frame(record_type, schema, sequence, payload))
+        self.planned = Position(segment_id, offset + size, first, sequence + 1)
+        return location(segment_id, offset)
 
     def write(self, runs: list[Run]) -> None:
         """Write what was planned, turning segments where the plan does.
@@ -195,7 +195,7 @@ class Tail:
                 segment_id=at.segment_id,
                 first_sequence=at.first_sequence,
                 last_sequence=at.next_sequence - 1,
-                record_count=at.count,
+                record_count=at.records,
                 store_id=self._store_id,
                 segment_crc=self._crc,
             )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
-from . import event_v2, extension
-from .event_v1 import Available, Cancelled, Finished, Inserted, JobEvent, Retried, Started
+from . import event_v1, event_v2, extension
+from .event_v1 import JobEvent
 from .event_v2 import EventV2, decode_event_v2, encode_event_v2
 from .extension import Extension, decode_extension, encode_extension
 from .limits import READING, ValueLimits
@@ -21,6 +21,8 @@ TAIL_PAIRS: Final = frozenset(
     {(8, 1), *((kind, 2) for kind in event_v2.CLASSES), (128, 1), (129, 1), (131, 1)}
 )
 _SCHEMAS: Final = frozenset({1, 2})
+_MUTATIONS: Final = frozenset(event_v1.CLASSES.values())
+_EXTENSIONS: Final = frozenset(extension.CLASSES.values())
 
 
 def decode_payload(
@@ -47,10 +49,11 @@ def decode_payload(
 
 def encode_payload(item: Payload) -> tuple[int, int, bytes]:
     """Type, schema and payload of the record that says ``item`` in a store."""
-    if isinstance(item, Job):
-        return 7, 1, encode_snapshot(item)
-    if isinstance(item, extension.Operation | extension.Row | extension.TableRows | extension.Frame):
-        return item.record_type, 1, encode_extension(item)
-    if isinstance(item, Inserted | Available | Started | Finished | Cancelled | Retried):
-        return 8, 1, encode_mutation(item)
-    return item.event_type, 2, encode_event_v2(item)
+    kind = type(item)
+    if kind in _MUTATIONS:
+        return 8, 1, encode_mutation(item)  # type: ignore[arg-type]
+    if kind is Job:
+        return 7, 1, encode_snapshot(item)  # type: ignore[arg-type]
+    if kind in _EXTENSIONS:
+        return item.record_type, 1, encode_extension(item)  # type: ignore[union-attr, arg-type]
+    return item.event_type, 2, encode_event_v2(item)  # type: ignore[union-attr, arg-type]

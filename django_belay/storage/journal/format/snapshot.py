@@ -70,7 +70,9 @@ _SHAPE: Final[dict[str, tuple[bool, bool, bool, bool, bool]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Never changed once made, but not frozen: every mutation makes one, and freezing fifteen
+# fields costs 2.6 us instead of 0.7.
+@dataclass(slots=True, kw_only=True)
 class Job:
     """A core job as the contract's own records can say it. Times are UTC milliseconds."""
 

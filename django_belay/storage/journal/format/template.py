@@ -45,7 +45,10 @@ class Template:
 
     def pack(self, *numbers: int) -> bytes:
         """The bytes of this shape with these numbers."""
-        fields: list[bytes | int] = [b""] * (len(self._constants) + len(numbers))
-        fields[::2] = self._constants
+        constants = self._constants
+        if len(constants) == 2:
+            return self._struct.pack(constants[0], numbers[0], constants[1], *numbers[1:])
+        fields: list[bytes | int] = [b""] * (len(constants) + len(numbers))
+        fields[::2] = constants
         fields[1::2] = numbers
         return self._struct.pack(*fields)

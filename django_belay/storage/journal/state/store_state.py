@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 from django_belay.exceptions import JournalError
+from django_belay.storage.journal.format import event_v1
 from django_belay.storage.journal.format.definition import JobDefinition
 from django_belay.storage.journal.format.event_v1 import Inserted, JobEvent
 from django_belay.storage.journal.format.event_v2 import (
@@ -16,7 +17,6 @@ from django_belay.storage.journal.format.event_v2 import (
     encode_event_v2,
 )
 from django_belay.storage.journal.format.extension import Frame, Operation, Row, TableRows
-from django_belay.storage.journal.format.limits import MAX_U64
 from django_belay.storage.journal.format.pair import Payload
 from django_belay.storage.journal.format.refusal import refuse
 from django_belay.storage.journal.format.snapshot import TERMINAL, Job
@@ -27,6 +27,7 @@ from .transition import check_revision, insert, transition
 
 Change: TypeAlias = dict[tuple[str, Any], Any]
 _MISSING: Final = object()
+_MUTATIONS: Final = frozenset(event_v1.CLASSES.values())
 
 
 def _no_loader(where: int) -> JobDefinition:
@@ -189,7 +190,12 @@ class StoreState:
             self.apply_together(held)
 
     def _apply(self, item: Payload, where: int) -> None:
-        if isinstance(item, ResultRecorded):
+        kind = type(item)
+        if kind is Inserted:
+            self._insert(item, where)  # type: ignore[arg-type]
+        elif kind in _MUTATIONS:
+            self._mutate(item)  # type: ignore[arg-type]
+        elif isinstance(item, ResultRecorded):
             self._record_result(item, where)
         elif isinstance(item, ScheduleEvent):
             self._put("schedules", item.schedule_id, advance(self.schedules.get(item.schedule_id), item))
@@ -197,48 +203,53 @@ class StoreState:
             self._operate(item)
         elif isinstance(item, Row):
             self._promote(item)
-        elif isinstance(item, Job | TableRows | Frame):
-            raise refuse("unsupported_semantics", "record_profile", type(item).__name__)
         else:
-            self._apply_event(item, where)
+            raise refuse("unsupported_semantics", "record_profile", kind.__name__)
 
-    def _apply_event(self, event: JobEvent, where: int) -> None:
-        job_id = event.job_id
-        if type(event) is Inserted:
-            if self.has_job(job_id):
-                raise refuse("consumer_rejected", "duplicate_insert", job_id.hex())
-            self._check_order(event.availability_order)
-            self._put_job(insert(event), where)
-        else:
-            before = self.find_job(job_id)
-            if before is None:
-                raise refuse("consumer_rejected", "missing_job", job_id.hex())
-            check_revision(before, event)
-            order: int | None = getattr(event, "availability_order", None)
+    def _insert(self, event: Inserted, where: int) -> None:
+        if self.has_job(event.job_id):
+            raise refuse("consumer_rejected", "duplicate_insert", event.job_id.hex())
+        order = event.availability_order
+        if order is not None:
             self._check_order(order)
-            where = self._places.get(job_id, 0) or self._place_of(job_id)
-            self._put_job(transition(before, event), where)
-        if getattr(event, "availability_order", None) is not None:
+        self._put_job(insert(event), where)
+        if order is not None:
             self.next_order += 1
 
-    def _check_order(self, order: int | None) -> None:
-        if order is not None and order != self.next_order:
-            raise refuse("consumer_rejected", "availability_order_conflict", self.next_order, order)
-        if order is not None and order >= MAX_U64:
-            raise refuse("consumer_rejected", "availability_order_exhausted", order)
-
-    def _place_of(self, job_id: bytes) -> int:
+    def _mutate(self, event: JobEvent) -> None:
+        job_id = event.job_id
         entry = self.jobs.get(job_id)
-        return finished.where_of(entry) if isinstance(entry, bytes) else 0
+        if entry is None:
+            raise refuse("consumer_rejected", "missing_job", job_id.hex())
+        where = self._places.get(job_id, 0)
+        if type(entry) is bytes:
+            where = finished.where_of(entry)
+            entry = finished.unpack(job_id, entry, self.load)
+        assert isinstance(entry, Job)
+        check_revision(entry, event)
+        order: int | None = getattr(event, "availability_order", None)
+        if order is not None:
+            self._check_order(order)
+        self._put_job(transition(entry, event), where)
+        if order is not None:
+            self.next_order += 1
+
+    def _check_order(self, order: int) -> None:
+        if order != self.next_order:
+            raise refuse("consumer_rejected", "availability_order_conflict", self.next_order, order)
 
     def _put_job(self, job: Job, where: int) -> None:
         entry: Job | bytes = job
-        if job.state in TERMINAL and where and not self._keep:
-            entry = finished.pack(job, where)
-            self._places.pop(job.job_id, None)
-        elif where and not self._keep:
-            self._places[job.job_id] = where
-        self._put("jobs", job.job_id, entry)
+        if where and not self._keep:
+            if job.state in TERMINAL:
+                entry = finished.pack(job, where)
+                self._places.pop(job.job_id, None)
+            else:
+                self._places[job.job_id] = where
+        if self._logs:
+            self._put("jobs", job.job_id, entry)
+        else:
+            self.jobs[job.job_id] = entry
 
     def _record_result(self, item: ResultRecorded, where: int) -> None:
         entry = self.jobs.get(item.job_id)
