@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from django_belay import conf
 from django_belay.contract.encryption import encrypt
@@ -14,7 +14,7 @@ from django_belay.contract.json_value import check_json
 from django_belay.contract.uniqueness import window_key
 from django_belay.db import ClientStorage, storage_for_client
 from django_belay.exceptions import InvalidInput, PayloadTooLarge
-from django_belay.registry import JobDefinition, JobOptions, Unique
+from django_belay.registry import JobDefinition, JobOptions
 from django_belay.signals import job_enqueued
 from django_belay.storage.base import Inserted
 from django_belay.storage.postgres.session import atomically
@@ -23,62 +23,95 @@ from django_belay.storage.postgres.session import atomically
 CHUNK = 5_000
 
 
-class Encoded(NamedTuple):
-    """A checked input: the object, and its JSON."""
-
-    value: dict[str, Any]
-    data: bytes
+Decode = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
-def encode(definition: JobDefinition, args: Sequence[Any], kwargs: Mapping[str, Any], path: str) -> Encoded:
-    """The arguments of a call as an input.
+class RowMaker:
+    """Makes rows of one kind, with one set of options, at one instant.
 
-    Raises:
-        InvalidInput: They do not fit the signature, or cannot be stored.
+    What all rows share is worked out once: ``enqueue_many`` makes 100,000 of them.
     """
-    depth = conf.get().max_depth
-    return Encoded(*definition.codec.encode_json(args, kwargs, path=path, max_depth=depth))
 
+    def __init__(self, kind: str, options: JobOptions, *, now: datetime, decode: Decode = dict) -> None:
+        """``decode`` gives back the arguments that callables among the options want."""
+        self._settings = conf.get()
+        self._options = options
+        self._now = now
+        self._decode = decode
+        budget = options.budget
+        self._shared: dict[str, Any] = {
+            "kind": kind,
+            "queue": options.queue,
+            "meta": dict(options.meta),
+            "priority": options.priority,
+            "max_attempts": options.max_attempts or self._settings.max_attempts,
+            "ready_at": _ready_at(options.run_after, now),
+            "budget_usd_micros": budget.usd_micros if budget else None,
+            "budget_tokens": budget.tokens if budget else None,
+        }
+        self._is_plain = options.unique is None and options.partition_key is None and not options.encrypted
 
-def new_job(
-    kind: str,
-    options: JobOptions,
-    encoded: Encoded,
-    *,
-    now: datetime,
-    path: str = "input",
-    keywords: Callable[[dict[str, Any]], Mapping[str, Any]] = dict,
-) -> NewJob:
-    """A row to insert.
+    def make(self, value: dict[str, Any], data: bytes, *, path: str = "input") -> NewJob:
+        """The row of an input and its JSON, both checked.
 
-    Args:
-        keywords: Gives back the arguments that callables among the options want.
-
-    Raises:
-        PayloadTooLarge: The input is over ``MAX_INPUT_BYTES``.
-        InvalidInput: A callable's unique or partition key cannot be stored.
-    """
-    found = conf.get()
-    if len(encoded.data) > found.max_input_bytes:
-        raise PayloadTooLarge(
-            path, size=len(encoded.data), limit=found.max_input_bytes, setting='BELAY["MAX_INPUT_BYTES"]'
+        Raises:
+            PayloadTooLarge: The input is over ``MAX_INPUT_BYTES``.
+            InvalidInput: A callable's unique or partition key cannot be stored.
+        """
+        if len(data) > self._settings.max_input_bytes:
+            limit = self._settings.max_input_bytes
+            raise PayloadTooLarge(path, size=len(data), limit=limit, setting='BELAY["MAX_INPUT_BYTES"]')
+        if self._is_plain:
+            return NewJob(input=value, **self._shared)
+        options = self._options
+        unique_key, unique_mode = self._unique(value)
+        return NewJob(
+            input=encrypt(data, self._settings.encryption_keys) if options.encrypted else value,
+            partition_key=self._text("partition_key", options.partition_key, value),
+            unique_key=unique_key,
+            unique_mode=unique_mode,
+            **self._shared,
         )
-    unique_key, unique_mode = _unique(options.unique, encoded, keywords, now)
-    budget = options.budget
-    return NewJob(
-        kind=kind,
-        queue=options.queue,
-        input=encrypt(encoded.data, found.encryption_keys) if options.encrypted else encoded.value,
-        meta=dict(options.meta),
-        priority=options.priority,
-        max_attempts=options.max_attempts or found.max_attempts,
-        partition_key=_text_of("partition_key", options.partition_key, encoded, keywords),
-        ready_at=_ready_at(options.run_after, now),
-        unique_key=unique_key,
-        unique_mode=unique_mode,
-        budget_usd_micros=budget.usd_micros if budget else None,
-        budget_tokens=budget.tokens if budget else None,
-    )
+
+    def _unique(self, value: dict[str, Any]) -> tuple[str | None, UniqueMode | None]:
+        unique = self._options.unique
+        key = None if unique is None else self._text("unique", unique.key, value)
+        if unique is None or key is None:
+            return None, None
+        if unique.within is not None:
+            return window_key(key, window=unique.within, now=self._now), "window"
+        return key, unique.scope
+
+    def _text(self, name: str, key: str | Callable[..., str] | None, value: dict[str, Any]) -> str | None:
+        """A key given as text or by a callable; a callable may return ``None`` for "no key"."""
+        if callable(key):
+            key = key(**self._decode(value))
+            if key is not None and not (isinstance(key, str) and key):
+                raise InvalidInput(
+                    f"the callable returned {type(key).__name__}; give a text or None", path=name
+                )
+        if key is not None:
+            check_json(key, path=name)
+        return key
+
+
+class CallMaker:
+    """Makes rows of calls of a registered job: arguments in, rows out."""
+
+    def __init__(self, definition: JobDefinition, options: JobOptions, now: datetime) -> None:
+        self._codec = definition.codec
+        self._max_depth = conf.get().max_depth
+        self._rows = RowMaker(definition.kind, options, now=now, decode=definition.codec.decode)
+
+    def make(self, args: Sequence[Any], kwargs: Mapping[str, Any], path: str = "input") -> NewJob:
+        """The row of a call.
+
+        Raises:
+            InvalidInput: The arguments do not fit the signature, or cannot be stored.
+            PayloadTooLarge: The input is over ``MAX_INPUT_BYTES``.
+        """
+        value, data = self._codec.encode_json(args, kwargs, path=path, max_depth=self._max_depth)
+        return self._rows.make(value, data, path=path)
 
 
 def _ready_at(run_after: datetime | timedelta | None, now: datetime) -> datetime | None:
@@ -88,41 +121,6 @@ def _ready_at(run_after: datetime | timedelta | None, now: datetime) -> datetime
         return now + run_after if isinstance(run_after, timedelta) else run_after.astimezone(UTC)
     except OverflowError:
         raise InvalidInput(f"{run_after!r} is beyond the year 9999", path="run_after") from None
-
-
-def _unique(
-    unique: Unique | None,
-    encoded: Encoded,
-    keywords: Callable[[dict[str, Any]], Mapping[str, Any]],
-    now: datetime,
-) -> tuple[str | None, UniqueMode | None]:
-    if unique is None:
-        return None, None
-    key = _text_of("unique", unique.key, encoded, keywords)
-    if key is None:
-        return None, None
-    if unique.within is not None:
-        return window_key(key, window=unique.within, now=now), "window"
-    return key, unique.scope
-
-
-def _text_of(
-    name: str,
-    key: str | Callable[..., str] | None,
-    encoded: Encoded,
-    keywords: Callable[[dict[str, Any]], Mapping[str, Any]],
-) -> str | None:
-    """A key given as text or by a callable; a callable may return ``None`` for "no key"."""
-    if key is None:
-        return None
-    if callable(key):
-        key = key(**keywords(encoded.value))
-        if key is None:
-            return None
-        if not isinstance(key, str) or not key:
-            raise InvalidInput(f"the callable returned {type(key).__name__}; give a text or None", path=name)
-    check_json(key, path=name)
-    return key
 
 
 # -- inserting -------------------------------------------------------------------
@@ -151,9 +149,10 @@ def insert_many(jobs: Sequence[NewJob], now: datetime) -> list[Inserted]:
         if len(jobs) <= CHUNK
         else atomically(found.session, lambda _: _insert_chunks(found, jobs, order, now))
     )
-    inserted = [answer for _, answer in sorted(zip(order, answers, strict=True), key=lambda pair: pair[0])]
-    _announce(jobs, inserted)
-    return inserted
+    inserted = dict(zip(order, answers, strict=True))
+    by_index = [inserted[index] for index in range(len(jobs))]
+    _announce(jobs, by_index)
+    return by_index
 
 
 def _key_order(jobs: Sequence[NewJob]) -> Sequence[int]:

@@ -23,7 +23,7 @@ from django_belay.contract.state import STATES, State
 from django_belay.db import storage_for_client
 from django_belay.exceptions import InvalidInput
 from django_belay.handles import Duplicate, EnqueueReport, JobHandle, StepRecord
-from django_belay.registry import JobDefinition, JobOptions, registry
+from django_belay.registry import JobOptions, registry
 from django_belay.storage.base import JobFilter, QueueStats
 
 __all__ = [
@@ -73,31 +73,23 @@ def enqueue_job(
     """
     check_name("kind", kind)
     definition = registry.find(kind) if foreign else registry.get(kind)
+    now = conf.clock().now()
     given = {} if input is None else input
+    where = f"enqueue_job({kind!r})"
     if definition is not None:
-        return _enqueue_known(definition, given, options)
-    encoded = _encode_foreign(given)
-    merged = merge(JobOptions(), options, where=f"enqueue_job({kind!r})", allowed=OF_THE_ROW)
-    now = conf.clock().now()
-    return JobHandle.of_inserted(_enqueue.insert_one(_enqueue.new_job(kind, merged, encoded, now=now), now))
-
-
-def _enqueue_known(
-    definition: JobDefinition, given: Mapping[str, JSON], options: Mapping[str, Any]
-) -> JobHandle:
-    where = f"enqueue_job({definition.kind!r})"
-    merged = merge(definition.options, options, where=where, allowed=OF_THE_ROW)
-    encoded = _enqueue.encode(definition, (), definition.codec.decode(given), "input")
-    now = conf.clock().now()
-    job = _enqueue.new_job(definition.kind, merged, encoded, now=now, keywords=definition.codec.decode)
+        merged = merge(definition.options, options, where=where, allowed=OF_THE_ROW)
+        job = _enqueue.CallMaker(definition, merged, now).make((), definition.codec.decode(given))
+    else:
+        merged = merge(JobOptions(), options, where=where, allowed=OF_THE_ROW)
+        job = _enqueue.RowMaker(kind, merged, now=now).make(*_encode_foreign(given))
     return JobHandle.of_inserted(_enqueue.insert_one(job, now))
 
 
-def _encode_foreign(given: Mapping[str, JSON]) -> _enqueue.Encoded:
+def _encode_foreign(given: Mapping[str, JSON]) -> tuple[dict[str, JSON], bytes]:
     if not isinstance(given, Mapping):
         raise InvalidInput(f"is a {type(given).__name__}; an input is a JSON object", path="input")
     value = dict(given)
-    return _enqueue.Encoded(value, dump_jsonb(value, path="input", max_depth=conf.get().max_depth))
+    return value, dump_jsonb(value, path="input", max_depth=conf.get().max_depth)
 
 
 async def aenqueue_job(

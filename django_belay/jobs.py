@@ -15,7 +15,6 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django_belay import _enqueue, conf
 from django_belay._options import OF_THE_CODE, OF_THE_ROW, check_name, merge
 from django_belay.contract.inputs import InputCodec
-from django_belay.contract.job import NewJob
 from django_belay.db import DjangoSession
 from django_belay.deferred import Deferred
 from django_belay.exceptions import ConfigurationError, InvalidInput
@@ -89,8 +88,7 @@ class JobFunction(Generic[P, R]):
         Contract: §5; rules 7-11.
         """
         now = conf.clock().now()
-        inserted = _enqueue.insert_one(self._new_job(args, kwargs, "input", now), now)
-        return JobHandle.of_inserted(inserted)
+        return JobHandle.of_inserted(_enqueue.insert_one(self._calls(now).make(args, kwargs), now))
 
     def enqueue_many(self, inputs: Iterable[Mapping[str, Any]]) -> EnqueueReport:
         """Enqueue a job for each input: all of them, or none when one does not fit.
@@ -105,9 +103,9 @@ class JobFunction(Generic[P, R]):
             InvalidInput, PayloadTooLarge: The path starts with the input's index.
         """
         now = conf.clock().now()
+        calls = self._calls(now)
         rows = [
-            self._new_job((), _mapping(values, index), f"inputs[{index}]", now)
-            for index, values in enumerate(inputs)
+            calls.make((), _mapping(values, index), f"inputs[{index}]") for index, values in enumerate(inputs)
         ]
         return EnqueueReport(_enqueue.insert_many(rows, now))
 
@@ -119,7 +117,7 @@ class JobFunction(Generic[P, R]):
         :meth:`enqueue` where both are one database.
         """
         now = conf.clock().now()
-        job = self._new_job(args, kwargs, "input", now)
+        job = self._calls(now).make(args, kwargs)
 
         def insert() -> JobHandle:
             return JobHandle.of_inserted(_enqueue.insert_one(job, now))
@@ -138,17 +136,8 @@ class JobFunction(Generic[P, R]):
         """As :meth:`enqueue_on_commit`."""
         return await sync_to_async(self.enqueue_on_commit)(*args, **kwargs)
 
-    def _new_job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], path: str, now: datetime) -> NewJob:
-        definition = self.definition
-        encoded = _enqueue.encode(definition, args, kwargs, path)
-        return _enqueue.new_job(
-            definition.kind,
-            self.options,
-            encoded,
-            now=now,
-            path=path,
-            keywords=definition.codec.decode,
-        )
+    def _calls(self, now: datetime) -> _enqueue.CallMaker:
+        return _enqueue.CallMaker(self.definition, self.options, now)
 
 
 # The context is stripped from what enqueue() takes; a job without one is matched second.
