@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from django_belay.exceptions import JournalError
+from django_belay.storage.journal.files.compaction import compact
+from django_belay.storage.journal.files.journal import JournalOptions, open_journal
 from django_belay.storage.journal.files.ownership import acquire
 from django_belay.storage.journal.files.recovery import Recovered, recover
+from django_belay.storage.journal.format.manifest import INFINITY
 
 from .test_store_v2_vectors import by_id, load
 
@@ -65,3 +68,46 @@ def check_accepted(recovered: Recovered, expect: dict[str, Any]) -> None:
         assert {name: getattr(job, name) for name in fields} == fields
     if "job_states" in expect:
         assert set(recovered.state.jobs) == {bytes.fromhex(job_id) for job_id in expect["job_states"]}
+
+
+def test_base_is_byte_for_byte_the_references(tmp_path: Path) -> None:
+    """The same history, compacted at rest here and by the reference, gives the same base."""
+    cases = {case["id"]: case for case in REFERENCE}
+    root = Path(os.path.realpath(tmp_path)) / "store"
+    write_store(cases["lifecycles"], root)
+    options = JournalOptions(durability="write", writer="inline", reserve_bytes=0)
+    with open_journal(str(root), options) as journal:
+        compact(journal, now_ms=1_790_000_100_000, retention=INFINITY, at_rest=True)
+        segments = Path(journal.recovered.authority.segments.path)
+        ours = (segments / "00000000000000000001.tay").read_bytes()
+    files = cases["compacted-infinity"]["files"]
+    theirs = bytes.fromhex(next(data for path, data in files.items() if path.endswith("0001.tay")))
+    assert ours[44:-64] == theirs[44:-64]
+    assert recovered_jobs(root) == set(cases["compacted-infinity"]["expect"]["job_states"])
+
+
+def recovered_jobs(root: Path) -> set[str]:
+    recovered = open_store(root)
+    found = {job_id.hex() for job_id in recovered.state.jobs}
+    recovered.close()
+    return found
+
+
+@pytest.mark.parametrize("case", by_id(REFERENCE))
+def test_activation_adds_and_removes_exactly_what_the_reference_does(
+    case: dict[str, Any], tmp_path: Path
+) -> None:
+    root = Path(os.path.realpath(tmp_path)) / "store"
+    before = write_store(case, root)
+    open_journal(str(root), JournalOptions(durability="write", writer="inline")).close()
+    after = read_tree(root)
+    activation = case["expect"]["activation"]
+    removed = {path for path in before if path not in after}
+    assert removed == {path for path in before if any(under(path, gone) for gone in activation["removed"])}
+    added = {path: data.hex() for path, data in after.items() if path not in before}
+    assert added == activation["added"]
+    assert all(after[path] == before[path] for path in after if path in before)
+
+
+def under(path: str, gone: str) -> bool:
+    return path == gone or path.startswith(gone.rstrip("/") + "/")

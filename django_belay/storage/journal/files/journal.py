@@ -7,7 +7,8 @@ for them writes everything planned so far in one batch, syncs once, and wakes th
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
@@ -18,6 +19,7 @@ from django_belay.storage.journal.format.segment import HEADER_BYTES
 from django_belay.storage.journal.state.store_state import StoreState
 
 from . import disk, layout
+from .authority import Authority
 from .filesystem import RESERVE_BYTES, Durability, Room, check_durable
 from .ownership import Ownership, acquire
 from .pen import InlinePen, Pen, ScribePen
@@ -59,6 +61,7 @@ class Journal:
         self._written_through = tail.written.next_sequence - 1
         self._room = Room(ownership.root, options.reserve_bytes)
         self.delta: list[tuple[int, int, bytes]] | None = None
+        self.compacting = threading.Lock()
         self.closed = False
 
     @property
@@ -149,6 +152,32 @@ class Journal:
             except OSError as error:
                 self.tail.poisoned = True
                 raise disk.io_error(error, self.path) from error
+
+    def suspend_admission(self) -> None:
+        """Refuse new records."""
+        with self.lock:
+            self._admits = False
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Hold the owner's lock with everything written and nobody writing."""
+        while True:
+            self.flush()
+            with self.lock:
+                if self._writing or self._runs:
+                    continue
+                yield
+                return
+
+    def adopt(self, authority: Authority, position: Position, crc: int) -> None:
+        """Go on in another generation, under the lock and with admission closed."""
+        self.pen.release(self.tail.file)
+        self.tail.close()
+        self.recovered.authority.close()
+        self.recovered.authority = authority
+        self.recovered.reader.turn_to(authority.segments)
+        self.tail = _new_tail(authority, position, crc, self.pen, self.options)
+        self._written_through = position.next_sequence - 1
 
     def resume_admission(self) -> None:
         """Accept records again."""
@@ -307,18 +336,22 @@ def _open_tail(recovered: Recovered, pen: Pen, options: JournalOptions) -> Tail:
     else:
         crc = last.crc
         position = Position(last.segment_id, last.size, last.first_sequence, last.next_sequence)
-    tail = Tail(
+    tail = _new_tail(recovered.authority, position, crc, pen, options)
+    if last.state == "active":
+        tail.sync()
+    return tail
+
+
+def _new_tail(authority: Authority, position: Position, crc: int, pen: Pen, options: JournalOptions) -> Tail:
+    return Tail(
         pen,
-        segments,
-        store_id,
+        authority.segments,
+        authority.store_id,
         position,
         crc=crc,
         target=options.rotation_target_bytes,
         sync=options.durability == "sync",
     )
-    if last.state == "active":
-        tail.sync()
-    return tail
 
 
 def _abort_open_frame(journal: Journal) -> None:

@@ -31,6 +31,11 @@ class SegmentReader:
         self._segments = Directory(fd=os.dup(segments.fd), path=segments.path)
         self._files: OrderedDict[int, File] = OrderedDict()
 
+    def turn_to(self, segments: Directory) -> None:
+        """Read from another generation from now on."""
+        self.close()
+        self._segments = Directory(fd=os.dup(segments.fd), path=segments.path)
+
     def close(self) -> None:
         """Let go of every file."""
         for file in self._files.values():

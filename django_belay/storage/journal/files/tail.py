@@ -115,7 +115,7 @@ class Tail:
         self._crc = crc
         self._target = target
         self._sync = sync
-        self._file = self._open(position.segment_id)
+        self.file = self._open(position.segment_id)
 
     def plan(self, record_type: int, schema: int, payload: bytes, runs: list[Run]) -> int:
         """Add one record to ``runs``; its place as a location."""
@@ -138,7 +138,7 @@ class Tail:
                 disk is unknown then; the bytes are left as they are.
         """
         if self.poisoned:
-            raise located(refuse("io", "poisoned"), path=self._file.path)
+            raise located(refuse("io", "poisoned"), path=self.file.path)
         try:
             for run in runs:
                 if run.segment_id != self.written.segment_id:
@@ -146,7 +146,7 @@ class Tail:
                 self._append(run)
         except OSError as error:
             self.poisoned = True
-            raise disk.io_error(error, self._file.path) from error
+            raise disk.io_error(error, self.file.path) from error
         except BaseException:
             self.poisoned = True
             raise
@@ -154,14 +154,14 @@ class Tail:
     def rotate(self) -> None:
         """Seal the active segment and begin the next; an empty segment stays as it is."""
         if self.poisoned:
-            raise located(refuse("io", "poisoned"), path=self._file.path)
+            raise located(refuse("io", "poisoned"), path=self.file.path)
         if self.written.size == HEADER_BYTES:
             return
         try:
             self._rotate()
         except OSError as error:
             self.poisoned = True
-            raise disk.io_error(error, self._file.path) from error
+            raise disk.io_error(error, self.file.path) from error
         except BaseException:
             self.poisoned = True
             raise
@@ -169,18 +169,18 @@ class Tail:
 
     def sync(self) -> None:
         """Make everything written durable, whatever the durability asked for."""
-        self._pen.fsync(self._file, "append.fsync")
+        self._pen.fsync(self.file, "append.fsync")
 
     def close(self) -> None:
         """Let go of the active segment."""
-        self._file.close()
+        self.file.close()
 
     def _append(self, run: Run) -> None:
         data = b"".join(run.frames)
         cuts = cut_at_pages(run.offset, [len(item) for item in run.frames])
         if run.offset != self.written.size:
             raise refuse("io", "writer_state_mismatch", self.written.size, run.offset)
-        self._pen.append(self._file, run.offset, data, cuts, sync=self._sync)
+        self._pen.append(self.file, run.offset, data, cuts, sync=self._sync)
         self._crc = crc32c(data, self._crc)
         at = self.written
         self.written = Position(
@@ -200,27 +200,27 @@ class Tail:
                 segment_crc=self._crc,
             )
         )
-        self._pen.append(self._file, at.size, footer, [len(footer)], sync=False, point="rotate.footer")
-        self._pen.fsync(self._file, "rotate.footer.fsync")
-        self._pen.release(self._file)
-        self._file.close()
+        self._pen.append(self.file, at.size, footer, [len(footer)], sync=False, point="rotate.footer")
+        self._pen.fsync(self.file, "rotate.footer.fsync")
+        self._pen.release(self.file)
+        self.file.close()
         self._crc = create_successor(
             self._pen, self._segments, self._store_id, at.segment_id + 1, at.next_sequence
         )
         self.written = Position(at.segment_id + 1, HEADER_BYTES, at.next_sequence, at.next_sequence)
-        self._file = self._open(self.written.segment_id)
+        self.file = self._open(self.written.segment_id)
 
     def _check_active(self, at: Position) -> None:
         """Read the segment again before it is sealed for ever."""
         crc = position = 0
         while position < at.size:
-            chunk = os.pread(self._file.fd, min(CHUNK_BYTES, at.size - position), position)
+            chunk = os.pread(self.file.fd, min(CHUNK_BYTES, at.size - position), position)
             if not chunk:
                 break
             crc = crc32c(chunk, crc)
             position += len(chunk)
-        if os.fstat(self._file.fd).st_size != at.size or crc != self._crc:
-            raise located(refuse("changed_view", "writer_state_mismatch"), path=self._file.path)
+        if os.fstat(self.file.fd).st_size != at.size or crc != self._crc:
+            raise located(refuse("changed_view", "writer_state_mismatch"), path=self.file.path)
 
     def _open(self, segment_id: int) -> File:
         file = disk.open_file(

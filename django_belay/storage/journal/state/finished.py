@@ -15,8 +15,8 @@ from django_belay.storage.journal.format.limits import MAX_U64
 from django_belay.storage.journal.format.snapshot import STATES, Job
 
 # state, diagnostic (0: none), attempt, revision, cycle, inserted_at, attempted_at (NONE: none),
-# terminal_at, location of the record that holds the definition
-_PACKED: Final = struct.Struct(">BBHQQQQQQ")
+# terminal_at, location of the record that holds the definition, length of the definition
+_PACKED: Final = struct.Struct(">BBHQQQQQQI")
 _NONE: Final = MAX_U64
 _OFFSET_BITS: Final = 30
 
@@ -47,12 +47,13 @@ def pack(job: Job, where: int) -> bytes:
         _NONE if job.attempted_at is None else job.attempted_at,
         job.terminal_at,
         where,
+        len(job.definition.encoded),
     )
 
 
 def unpack(job_id: bytes, packed: bytes, load: Load) -> Job:
     """The whole job again; reads its definition."""
-    state, code, attempt, revision, cycle, inserted, attempted, terminal, where = _PACKED.unpack(packed)
+    state, code, attempt, revision, cycle, inserted, attempted, terminal, where, _ = _PACKED.unpack(packed)
     name = STATES[state]
     return Job(
         job_id=job_id,
@@ -86,6 +87,16 @@ def revision_of(packed: bytes) -> int:
 def terminal_at_of(packed: bytes) -> int:
     """When it ended, milliseconds."""
     return int(_PACKED.unpack(packed)[7])
+
+
+def definition_bytes_of(packed: bytes) -> int:
+    """How long its definition is."""
+    return int.from_bytes(packed[-4:])
+
+
+def moved(packed: bytes, where: int) -> bytes:
+    """The same job, its definition now at ``where``."""
+    return packed[:-12] + where.to_bytes(8) + packed[-4:]
 
 
 def where_of(packed: bytes) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from django_belay.exceptions import JournalError
@@ -326,15 +327,47 @@ class StoreState:
         """Stop noting into ``log``."""
         self._logs[:] = [item for item in self._logs if item is not log]
 
-    def entries_at(self, log: Change, name: str) -> Iterator[tuple[Any, Any]]:
-        """What table ``name`` held when ``log`` began, ascending by key. Changes may go on meanwhile."""
-        table = self._table(name)
-        keys = set(table)
-        keys.update(key for table_name, key in log if table_name == name)
-        for key in sorted(keys):
-            value = log.get((name, key), table.get(key, _MISSING))
-            if value is not _MISSING:
-                yield key, value
+    def keys_at(self, log: Change, name: str) -> list[Any]:
+        """The keys table ``name`` may have had when ``log`` began, ascending.
+
+        Safe beside the thread that applies records: copying the keys is one step of the
+        interpreter, and a key removed since stands in the log.
+        """
+        keys = set(self._table(name))
+        keys.update(key for table, key in tuple(log) if table == name)
+        return sorted(keys)
+
+    def entry_at(self, log: Change, name: str, key: Any) -> Any:
+        """What ``key`` held when ``log`` began, or None. Safe beside the applying thread."""
+        # The table first: whoever changes an entry writes the log before the table.
+        now = self._table(name).get(key, _MISSING)
+        then = log.get((name, key), now)
+        return None if then is _MISSING else then
+
+    def forget(self, name: str, key: Any) -> None:
+        """Drop an entry that compaction did not keep."""
+        self._remove(name, key)
+
+    def move_job(self, job_id: bytes, where: int) -> None:
+        """A compaction wrote the job's definition anew at ``where``."""
+        entry = self.jobs.get(job_id)
+        if isinstance(entry, bytes):
+            self.jobs[job_id] = finished.moved(entry, where)
+        elif entry is not None and not self._keep:
+            self._places[job_id] = where
+
+    def renumber(self, orders: dict[bytes, int]) -> None:
+        """A compaction at rest gave the waiting jobs new orders, 1..n."""
+        for job_id, order in orders.items():
+            entry = self.jobs[job_id]
+            assert isinstance(entry, Job)
+            self.jobs[job_id] = replace(entry, availability_order=order)
+        self.next_order = len(orders) + 1
+
+    def move_result(self, job_id: bytes, where: int) -> None:
+        """A compaction wrote the job's result anew at ``where``."""
+        if isinstance(self.results.get(job_id), int):
+            self.results[job_id] = where
 
     def _put(self, name: str, key: Any, value: Any) -> None:
         table = self._table(name)

@@ -1,0 +1,455 @@
+"""Compaction: a new generation beside the old one, then one atomic switch (spec C.7, G.3).
+
+Until CURRENT is renamed the old generation is the authority and is not touched. Appends
+go on while the base is written; what they add is caught up in the new tail after admission
+has been closed for a moment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from django_belay.exceptions import JournalError, JournalFull
+from django_belay.storage.journal.format.limits import MAX_ACTIVE_BYTES
+from django_belay.storage.journal.format.manifest import Manifest, Retention, SourceSegment, encode_manifest
+from django_belay.storage.journal.format.metadata import Current
+from django_belay.storage.journal.format.mutation import PREFIX
+from django_belay.storage.journal.format.pair import decode_payload
+from django_belay.storage.journal.format.record import OVERHEAD_BYTES, frame
+from django_belay.storage.journal.format.refusal import located, refuse
+from django_belay.storage.journal.format.scan import SegmentScan
+from django_belay.storage.journal.format.segment import (
+    HEADER_BYTES,
+    SegmentHeader,
+    encode_header,
+    segment_name,
+)
+from django_belay.storage.journal.state.finished import location
+from django_belay.storage.journal.state.store_state import Change
+
+from . import authority as authority_files
+from . import disk, layout
+from .base import BaseWriter
+from .disk import Directory, File
+from .filesystem import Room
+from .initialise import publish_current
+from .journal import Journal
+from .reclaim import reclaim_predecessor, remove_candidate
+from .retained import Selection, renumbered
+from .tail import Position
+
+STEP_RECORDS: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionReport:
+    """What a compaction did."""
+
+    kept_records: int
+    expired_jobs: int
+    caught_up_records: int
+    base_bytes: int
+    epoch_id: bytes
+    reclaimed: bool
+
+
+@dataclass(slots=True)
+class _Frontier:
+    """The source as it stood when the build began."""
+
+    log: Change
+    sequence: int
+    next_order: int
+    sealed_below: int
+    current_bytes: bytes
+
+
+@dataclass(slots=True)
+class _Build:
+    """A candidate on its way."""
+
+    name: str
+    directory: Directory
+    segments: Directory
+    tail: File
+    manifest_bytes: bytes
+    manifest: Manifest
+    selection: Selection
+    digest: bytes
+    keys: list[tuple[str, Any]] = field(default_factory=list)
+    places: array[int] = field(default_factory=lambda: array("Q"))
+
+
+def compact(
+    journal: Journal,
+    *,
+    now_ms: int,
+    retention: Retention,
+    at_rest: bool = False,
+    candidate_limit: int | None = None,
+    pace: Callable[[int], None] | None = None,
+) -> CompactionReport:
+    """Write a canonical base of what is retained, switch to it, and remove the predecessor.
+
+    Args:
+        now_ms: The instant that decides what has expired.
+        at_rest: Nobody appends meanwhile: availability orders are renumbered from 1.
+        candidate_limit: Give up when the base would take more bytes.
+        pace: Called every few hundred records with their number so far; may sleep, so that
+            appenders keep their share of the processor, or raise to give up.
+
+    Raises:
+        JournalError: Given up, the old generation in force; or ``unknown_publication_outcome``
+            and the like after admission was closed: the journal is then poisoned, and only
+            opening the store again tells which generation is the authority.
+    """
+    if not journal.compacting.acquire(blocking=False):
+        raise located(refuse("argument", "compaction_not_admitted"), path=journal.path)
+    try:
+        frontier = _begin(journal)
+        try:
+            build = _build(
+                journal, frontier, now_ms, retention, at_rest=at_rest, limit=candidate_limit, pace=pace
+            )
+            _close_admission(journal, build)
+        except BaseException:
+            _give_up(journal, frontier)
+            raise
+        return _switch(journal, frontier, build)
+    finally:
+        journal.compacting.release()
+
+
+def _begin(journal: Journal) -> _Frontier:
+    with journal.quiet():
+        if journal.state.open_frame is not None:
+            raise located(refuse("argument", "compaction_not_admitted", "open frame"), path=journal.path)
+        journal.tail.rotate()
+        journal.delta = []
+        return _Frontier(
+            log=journal.state.watch(),
+            sequence=journal.tail.planned.next_sequence - 1,
+            next_order=journal.state.next_order,
+            sealed_below=journal.tail.planned.segment_id,
+            current_bytes=journal.recovered.authority.current_bytes,
+        )
+
+
+def _give_up(journal: Journal, frontier: _Frontier) -> None:
+    with journal.lock:
+        journal.state.unwatch(frontier.log)
+        journal.delta = None
+
+
+def _build(
+    journal: Journal,
+    frontier: _Frontier,
+    now_ms: int,
+    retention: Retention,
+    *,
+    at_rest: bool,
+    limit: int | None,
+    pace: Callable[[int], None] | None,
+) -> _Build:
+    authority = journal.recovered.authority
+    sources = _digest_sources(authority.segments, frontier.sealed_below, pace)
+    orders = renumbered(journal.state) if at_rest else None
+    selection = Selection(
+        journal.state, frontier.log, journal.recovered.reader, now_ms, retention, orders=orders
+    )
+    name = layout.candidate_name()
+    try:
+        return _write_candidate(journal, frontier, selection, sources, name, limit=limit, pace=pace)
+    except BaseException as error:
+        if isinstance(error, Exception):
+            remove_candidate(authority.epochs, name)
+        if isinstance(error, JournalFull):
+            raise located(refuse("resource_limit", "insufficient_headroom"), path=journal.path) from error
+        if isinstance(error, OSError):
+            raise disk.io_error(error, journal.path) from error
+        raise
+
+
+def _digest_sources(
+    segments: Directory, below: int, pace: Callable[[int], None] | None
+) -> tuple[SourceSegment, ...]:
+    result = []
+    for segment_id, name, _ in layout.list_segments(segments):
+        if segment_id >= below:
+            break
+        file = disk.open_file(segments, name)
+        try:
+            digest, position = hashlib.sha256(), 0
+            while chunk := os.pread(file.fd, 1 << 20, position):
+                digest.update(chunk)
+                position += len(chunk)
+        finally:
+            file.close()
+        result.append(SourceSegment(sha256=digest.digest(), segment_id=segment_id))
+        if pace is not None:
+            pace(0)
+    if len(result) != below - 1:
+        raise located(refuse("changed_view", "source_segments_missing"), path=segments.path)
+    return tuple(result)
+
+
+def _write_candidate(
+    journal: Journal,
+    frontier: _Frontier,
+    selection: Selection,
+    sources: tuple[SourceSegment, ...],
+    name: str,
+    *,
+    limit: int | None,
+    pace: Callable[[int], None] | None,
+) -> _Build:
+    authority = journal.recovered.authority
+    candidate = disk.mkdir(authority.epochs, name, "compact.mkdir")
+    disk.fsync_dir(authority.epochs, "compact.mkdir.fsync_dir")
+    segments = disk.mkdir(candidate, layout.SEGMENTS, "compact.segments.mkdir")
+    disk.fsync_dir(candidate, "compact.segments.fsync_dir")
+    room = Room(authority.epochs, max(journal.options.reserve_bytes, 0))
+    writer = BaseWriter(segments, authority.store_id, target=journal.options.rotation_target_bytes, room=room)
+    keys: list[tuple[str, Any]] = []
+    places = array("Q")
+    digest = hashlib.sha256()
+    written = 0
+    try:
+        for number, kept in enumerate(selection.records(), start=1):
+            where = writer.add(kept.record_type, kept.payload_schema, kept.payload)
+            digest.update(b"%d.%d.%d." % (kept.record_type, kept.payload_schema, len(kept.payload)))
+            digest.update(kept.payload)
+            if kept.table in ("jobs", "results"):
+                keys.append((kept.table, kept.key))
+                places.append(where)
+            written += len(kept.payload) + OVERHEAD_BYTES
+            if limit is not None and written > limit:
+                raise located(refuse("resource_limit", "candidate_limit", limit), path=candidate.path)
+            if pace is not None and number % STEP_RECORDS == 0:
+                pace(number)
+        bases = writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+    manifest = Manifest(
+        base_segments=bases,
+        captured_at=selection.captured_at,
+        epoch_id=layout.draw_id(),
+        source_epoch_id=authority.current.epoch_id,
+        source_frontier=frontier.sequence,
+        source_segments=sources,
+        store_id=authority.store_id,
+        tail_first_sequence=writer.next_sequence,
+        tail_segment_id=len(bases) + 1,
+        terminal_retention=_written_form(selection.retention),
+        availability_frontier=None if selection.orders is not None else frontier.next_order - 1,
+    )
+    manifest_bytes = encode_manifest(manifest)
+    disk.write_new(candidate, layout.MANIFEST, manifest_bytes, "compact.manifest")
+    disk.fsync_dir(candidate, "compact.manifest.fsync_dir")
+    header = encode_header(
+        SegmentHeader(
+            segment_id=manifest.tail_segment_id,
+            first_sequence=manifest.tail_first_sequence,
+            store_id=authority.store_id,
+        )
+    )
+    tail = disk.create(segments, segment_name(manifest.tail_segment_id), "compact.tail.create")
+    disk.write(tail, 0, header, "compact.tail.write")
+    disk.fsync(tail, "compact.tail.fsync")
+    disk.fsync_dir(segments, "compact.tail.fsync_dir")
+    build = _Build(
+        name, candidate, segments, tail, manifest_bytes, manifest, selection, digest.digest(), keys, places
+    )
+    _check_base(segments, build, "candidate_mismatch", pace)
+    return build
+
+
+def _written_form(retention: Retention) -> Retention:
+    """Only hours from 1 or infinity are written (spec K.6); minutes and 0 round up to hours."""
+    if retention.unit == "infinity":
+        return retention
+    milliseconds = retention.milliseconds or 0
+    return Retention(unit="hours", amount=max(1, -(-milliseconds // 3_600_000)))
+
+
+def _check_base(
+    segments: Directory, build: _Build, reason: str, pace: Callable[[int], None] | None = None
+) -> None:
+    """Read the base back as a reader would and compare it with what the state said, in flat memory."""
+    digest = hashlib.sha256()
+    expected = 1
+    for base in build.manifest.base_segments:
+        file = disk.open_file(segments, segment_name(base.segment_id))
+        try:
+            for kind, schema, sequence, payload, _ in _scan(file, base.size, base.segment_id, build):
+                if sequence != expected:
+                    raise located(refuse("physical_corruption", reason, sequence), path=file.path)
+                expected += 1
+                decode_payload(kind, schema, payload, "base")
+                digest.update(b"%d.%d.%d." % (kind, schema, len(payload)))
+                digest.update(payload)
+                if pace is not None and expected % STEP_RECORDS == 0:
+                    pace(expected)
+        finally:
+            file.close()
+    if digest.digest() != build.digest:
+        raise located(refuse("physical_corruption", reason), path=segments.path)
+
+
+def _scan(file: File, size: int, segment_id: int, build: _Build) -> Iterator[Any]:
+    def read_at(position: int, count: int) -> bytes:
+        return disk.read_exactly(file.fd, position, count)
+
+    return iter(
+        SegmentScan(
+            read_at, size, expected_id=segment_id, expected_store=build.manifest.store_id, highest=False
+        )
+    )
+
+
+def _close_admission(journal: Journal, build: _Build) -> None:
+    """Refuse new records from here on, unless the delta wakes a job that has expired."""
+    with journal.lock:
+        expired = build.selection.expired | build.selection.expired_extended
+        for kind, schema, payload in journal.delta or []:
+            if (kind, schema) == (8, 1) and PREFIX.unpack_from(payload)[0] in expired:
+                remove_candidate(journal.recovered.authority.epochs, build.name)
+                raise located(refuse("argument", "candidate_mismatch", "expired job"), path=journal.path)
+        size = sum(len(payload) + OVERHEAD_BYTES for _, _, payload in journal.delta or [])
+        if HEADER_BYTES + size > MAX_ACTIVE_BYTES:
+            remove_candidate(journal.recovered.authority.epochs, build.name)
+            raise located(refuse("resource_limit", "online_delta_too_large", size), path=journal.path)
+        journal.suspend_admission()
+
+
+def _switch(journal: Journal, frontier: _Frontier, build: _Build) -> CompactionReport:
+    try:
+        journal.stop_admission()
+        delta = journal.delta or []
+        position, crc, places = _catch_up(build, delta)
+        _publish(journal, frontier, build)
+        _check_base(build.segments, build, "published_candidate_mismatch")
+        _check_tail(build, delta, position)
+    except OSError as error:
+        journal.tail.poisoned = True
+        raise disk.io_error(error, journal.path) from error
+    except BaseException:
+        journal.tail.poisoned = True
+        raise
+    with journal.lock:
+        _move_state(journal, build, delta, places)
+        journal.state.unwatch(frontier.log)
+        journal.delta = None
+        authority = authority_files.read_authority(journal.ownership.root)
+        journal.adopt(authority, position, crc)
+        build.tail.close()
+        build.directory.close()
+        build.segments.close()
+        journal.resume_admission()
+    reclaimed = reclaim_predecessor(journal.ownership.root, authority)
+    return CompactionReport(
+        kept_records=build.manifest.tail_first_sequence - 1,
+        expired_jobs=len(build.selection.expired) + len(build.selection.expired_extended),
+        caught_up_records=len(delta),
+        base_bytes=sum(base.size for base in build.manifest.base_segments),
+        epoch_id=build.manifest.epoch_id,
+        reclaimed=reclaimed,
+    )
+
+
+def _catch_up(build: _Build, delta: list[tuple[int, int, bytes]]) -> tuple[Position, int, list[int]]:
+    """Append what was committed meanwhile to the new tail, with its new sequences."""
+    manifest = build.manifest
+    header = os.pread(build.tail.fd, HEADER_BYTES, 0)
+    sequence, size, crc = manifest.tail_first_sequence, HEADER_BYTES, crc32c(header)
+    places: list[int] = []
+    parts: list[bytes] = []
+    pending, start = 0, size
+    for kind, schema, payload in delta:
+        data = frame(kind, schema, sequence, payload)
+        places.append(location(manifest.tail_segment_id, size))
+        parts.append(data)
+        size += len(data)
+        pending += len(data)
+        sequence += 1
+        if pending >= 1 << 18:
+            crc = _write_delta(build.tail, start, b"".join(parts), crc)
+            parts, pending, start = [], 0, size
+    if parts:
+        crc = _write_delta(build.tail, start, b"".join(parts), crc)
+    disk.fsync(build.tail, "compact.delta.fsync")
+    disk.fsync_dir(build.segments, "compact.delta.fsync_segments")
+    disk.fsync_dir(build.directory, "compact.delta.fsync_dir")
+    position = Position(manifest.tail_segment_id, size, manifest.tail_first_sequence, sequence)
+    return position, crc, places
+
+
+def _write_delta(tail: File, offset: int, data: bytes, crc: int) -> int:
+    disk.write(tail, offset, data, "compact.delta.write")
+    return crc32c(data, crc)
+
+
+def _publish(journal: Journal, frontier: _Frontier, build: _Build) -> None:
+    root, authority = journal.ownership.root, journal.recovered.authority
+    disk.rename_new(
+        authority.epochs, build.name, layout.epoch_name(build.manifest.epoch_id), "compact.generation.rename"
+    )
+    disk.fsync_dir(authority.epochs, "compact.generation.fsync_dir")
+    _check_base(build.segments, build, "renamed_candidate_mismatch")
+    if authority_files.read_metadata(root, layout.CURRENT) != frontier.current_bytes:
+        raise located(refuse("changed_view", "source_current_changed"), path=root.path)
+    current = Current(
+        store_id=build.manifest.store_id,
+        epoch_id=build.manifest.epoch_id,
+        manifest_sha256=hashlib.sha256(build.manifest_bytes).digest(),
+    )
+    try:
+        publish_current(root, current, point="compact.current", replacing=True)
+    except (OSError, JournalError) as error:
+        raise located(refuse("io", "unknown_publication_outcome"), path=root.path) from error
+
+
+def _check_tail(build: _Build, delta: list[tuple[int, int, bytes]], position: Position) -> None:
+    scan = SegmentScan(
+        lambda at, count: disk.read_exactly(build.tail.fd, at, count),
+        position.size,
+        expected_id=position.segment_id,
+        expected_store=build.manifest.store_id,
+        highest=True,
+    )
+    found = [(item.record_type, item.payload_schema, item.payload) for item in scan]
+    if found != delta:
+        raise located(refuse("physical_corruption", "published_candidate_mismatch"), path=build.tail.path)
+
+
+def _move_state(
+    journal: Journal, build: _Build, delta: list[tuple[int, int, bytes]], places: list[int]
+) -> None:
+    """Let the state know where everything stands now, and forget what expired."""
+    state = journal.state
+    for job_id in build.selection.expired:
+        state.forget("jobs", job_id)
+        state.forget("results", job_id)
+    for job_id in build.selection.expired_extended:
+        state.forget("extended", job_id)
+    for (table, key), where in zip(build.keys, build.places, strict=True):
+        if table == "jobs":
+            state.move_job(key, where)
+        else:
+            state.move_result(key, where)
+    for (kind, schema, payload), where in zip(delta, places, strict=True):
+        if (kind, schema) == (8, 1) and payload[16] == 1:
+            state.move_job(payload[:16], where)
+        elif (kind, schema) == (10, 2):
+            item = decode_payload(kind, schema, payload, "tail")
+            state.move_result(item.job_id, where)  # type: ignore[union-attr]
+    if build.selection.orders is not None:
+        state.renumber(build.selection.orders)

@@ -1,0 +1,178 @@
+"""What a compaction keeps, in canonical order, record by record (spec G.2).
+
+Reads the state as it was when a log began, beside an owner that goes on changing it; holds
+one key list at a time and no copy of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+from django_belay.storage.journal.format.event_v2 import ResultRecorded, decode_event_v2, encode_event_v2
+from django_belay.storage.journal.format.extension import Row, TableRows, encode_body
+from django_belay.storage.journal.format.limits import MAX_TIME
+from django_belay.storage.journal.format.manifest import Retention
+from django_belay.storage.journal.format.pair import encode_payload
+from django_belay.storage.journal.format.refusal import refuse
+from django_belay.storage.journal.format.snapshot import TERMINAL, Job
+from django_belay.storage.journal.state import finished
+from django_belay.storage.journal.state.rows import ExtendedJob
+from django_belay.storage.journal.state.schedule import Schedule, checkpoint
+from django_belay.storage.journal.state.store_state import Change, StoreState
+
+from .reader import SegmentReader
+
+_TABLE_BODY_BYTES: Final = 1 << 20
+_ROW_TERMINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
+
+
+class Kept(NamedTuple):
+    """One record of the base, and whose it is."""
+
+    record_type: int
+    payload_schema: int
+    payload: bytes
+    table: str
+    key: Any
+
+
+@dataclass(slots=True)
+class Selection:
+    """What is kept and what expired. ``expired`` fills while :meth:`records` is drawn."""
+
+    state: StoreState
+    log: Change
+    reader: SegmentReader
+    captured_at: int
+    retention: Retention
+    orders: dict[bytes, int] | None = None
+    expired: set[bytes] = field(default_factory=set)
+    expired_extended: set[bytes] = field(default_factory=set)
+
+    def records(self) -> Iterator[Kept]:
+        """Every record of the base: jobs, rows, schedules, results, tables."""
+        yield from self._jobs()
+        yield from self._extended()
+        yield from self._schedules()
+        yield from self._results()
+        yield from self._tables()
+
+    def _jobs(self) -> Iterator[Kept]:
+        for job_id in self.state.keys_at(self.log, "jobs"):
+            entry = self.state.entry_at(self.log, "jobs", job_id)
+            if entry is None:
+                continue
+            if self._is_expired(entry):
+                self.expired.add(job_id)
+                continue
+            if isinstance(entry, bytes):
+                entry = finished.unpack(job_id, entry, self.reader.definition)
+            if self.orders is not None and entry.availability_order is not None:
+                entry = replace(entry, availability_order=self.orders[job_id])
+            yield Kept(*encode_payload(entry), "jobs", job_id)
+
+    def _is_expired(self, entry: Job | bytes) -> bool:
+        if isinstance(entry, bytes):
+            return self._has_passed(finished.terminal_at_of(entry))
+        return entry.state in TERMINAL and self._has_passed(entry.terminal_at)
+
+    def _has_passed(self, terminal_at: object) -> bool:
+        duration = self.retention.milliseconds
+        if duration is None:
+            return False
+        if type(terminal_at) is not int or not 0 <= terminal_at <= MAX_TIME:
+            raise refuse("invalid_payload", "retention_timestamp_unavailable")
+        return self.captured_at >= duration and terminal_at <= self.captured_at - duration
+
+    def _extended(self) -> Iterator[Kept]:
+        keys = self.state.keys_at(self.log, "extended")
+        jobs = [self.state.entry_at(self.log, "extended", key) for key in keys]
+        parents, workflows = self._unfinished(jobs)
+        for job in jobs:
+            if job is None:
+                continue
+            if self._is_row_expired(job, parents, workflows):
+                self.expired_extended.add(job.job_id)
+                continue
+            row = encode_body({**job.row, "revision": job.revision})
+            yield Kept(*encode_payload(Row(job_id=job.job_id, row=row)), "extended", job.job_id)
+
+    def _unfinished(self, jobs: list[ExtendedJob | None]) -> tuple[set[object], set[object]]:
+        """Ids of unfinished jobs and of workflows with an unfinished member: those keep their own."""
+        live = [job.row for job in jobs if job is not None and job.row.get("state") not in _ROW_TERMINAL]
+        return {row.get("id") for row in live}, {row.get("workflow_id") for row in live}
+
+    def _is_row_expired(self, job: ExtendedJob, parents: set[object], workflows: set[object]) -> bool:
+        row = job.row
+        if row.get("state") not in _ROW_TERMINAL or not self._has_passed(row.get("finished_at")):
+            return False
+        parent, workflow = row.get("parent_id"), row.get("workflow_id")
+        needed = (parent is not None and parent in parents) or (
+            workflow is not None and workflow in workflows
+        )
+        return not needed
+
+    def _schedules(self) -> Iterator[Kept]:
+        names = self.state.keys_at(self.log, "schedules")
+        for name in sorted(names, key=str.encode):
+            entry: Schedule | None = self.state.entry_at(self.log, "schedules", name)
+            if entry is None:
+                continue
+            members = frozenset(item for item in entry.active_job_ids if self._is_open(item))
+            item = checkpoint(entry, at=self.captured_at, active_job_ids=members)
+            yield Kept(*encode_payload(item), "schedules", name)
+
+    def _is_open(self, job_id: bytes) -> bool:
+        entry = self.state.entry_at(self.log, "jobs", job_id)
+        if isinstance(entry, Job):
+            return entry.state not in TERMINAL
+        extended = self.state.entry_at(self.log, "extended", job_id)
+        return extended is not None and extended.row.get("state") not in _ROW_TERMINAL
+
+    def _results(self) -> Iterator[Kept]:
+        for job_id in self.state.keys_at(self.log, "results"):
+            entry = self.state.entry_at(self.log, "results", job_id)
+            if entry is None or job_id in self.expired:
+                continue
+            item: ResultRecorded | Any = (
+                self.reader.result(entry) if isinstance(entry, int) else decode_event_v2(10, 2, entry)
+            )
+            yield Kept(10, 2, encode_event_v2(item), "results", job_id)
+
+    def _tables(self) -> Iterator[Kept]:
+        for table in sorted(self.state.tables):
+            pending: list[list[Any]] = []
+            size = 0
+            for key in self.state.keys_at(self.log, f"tables.{table}"):
+                row = self.state.entry_at(self.log, f"tables.{table}", key)
+                if row is None:
+                    continue
+                pending.append([key, row])
+                size += len(encode_body([key, row]))
+                if size >= _TABLE_BODY_BYTES:
+                    yield _table_record(table, pending)
+                    pending, size = [], 0
+            if pending:
+                yield _table_record(table, pending)
+
+
+def renumbered(state: StoreState) -> dict[bytes, int] | None:
+    """New availability orders 1..n for a state at rest; None when extended jobs share the counter."""
+    if state.extended:
+        return None
+    waiting = [job for job in state.jobs.values() if isinstance(job, Job) and job.state == "available"]
+    waiting.sort(
+        key=lambda job: (
+            job.definition.queue_key.encode(),
+            job.eligible_at or 0,
+            job.availability_order or 0,
+            job.job_id,
+        )
+    )
+    return {job.job_id: number for number, job in enumerate(waiting, start=1)}
+
+
+def _table_record(table: str, rows: list[list[Any]]) -> Kept:
+    return Kept(*encode_payload(TableRows(table=table, rows=encode_body(rows))), f"tables.{table}", None)
