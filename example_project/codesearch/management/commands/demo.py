@@ -20,9 +20,9 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
 from django.utils import timezone
-from django_belay.models import Job, Step
 from tqdm import tqdm
 
+from django_belay.models import Job, Step
 from example_project.codesearch.jobs import index_package
 from example_project.codesearch.models import IndexedFile, IndexVersion
 from example_project.codesearch.search import find
@@ -72,14 +72,17 @@ class Command(BaseCommand):
         """Follow the index until it is published; kill the first worker at half of the files."""
         total = sum(len(files) for files in packages().values())
         killed_at = None
-        with tqdm(total=total, unit="file", disable=None, file=sys.stderr) as bar:
+        done = 0
+        # Where there is no terminal, a line every few seconds instead of a moving bar.
+        with tqdm(total=total, unit="file", file=sys.stderr, mininterval=refresh_s()) as bar:
             while version.published_at is None:
                 if time.monotonic() > deadline:
                     raise CommandError(
-                        f"not finished in time: {bar.n} of {total} files; see the workers' output"
+                        f"not finished in time: {done} of {total} files; see the workers' output"
                     )
-                bar.update(IndexedFile.objects.filter(version=version).count() - bar.n)
-                if kill and killed_at is None and bar.n * 2 >= total:
+                before, done = done, IndexedFile.objects.filter(version=version).count()
+                bar.update(done - before)
+                if kill and killed_at is None and done * 2 >= total:
                     kill_at_once(workers[0])
                     killed_at = timezone.now()
                     bar.write(
@@ -91,7 +94,7 @@ class Command(BaseCommand):
                     )
                 time.sleep(POLL_S)
                 version.refresh_from_db(fields=["published_at"])
-            bar.update(total - bar.n)
+            bar.update(total - done)
         if kill and killed_at is None:
             raise CommandError("the index was finished before a worker could be killed; nothing was proven")
         return killed_at
@@ -140,6 +143,11 @@ class Command(BaseCommand):
             "To look around: python3 -m example_project runserver, then http://127.0.0.1:8000/ to search and "
             f"http://127.0.0.1:8000/admin/ as user demo, password {password}"
         )
+
+
+def refresh_s() -> float:
+    """How often the progress is shown: a moving bar for a person, a line now and then for a log."""
+    return 0.1 if sys.stderr.isatty() else 2.0
 
 
 def enqueue_index() -> tuple[IndexVersion, list[int]]:
