@@ -206,6 +206,12 @@ def worker_options() -> WorkerOptions:
     )
 
 
+def partitions() -> dict[str, Partition]:
+    """The queues that are claimed by key, for the index each of them gets when migrating."""
+    found = {name: queue.limits.partition for name, queue in get().queues.items()}
+    return {name: partition for name, partition in found.items() if partition is not None}
+
+
 def load(key: str, path: str) -> Any:
     """What the dotted path under a key names.
 

@@ -9,6 +9,7 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
+from django_belay import conf
 from django_belay.storage.postgres import schema
 
 
@@ -38,7 +39,7 @@ class MigrateSchema(Operation):
             return
         connection.ensure_connection()
         with connection.wrap_database_errors:
-            schema.migrate(connection.connection)
+            schema.migrate(connection.connection, partitions=conf.partitions())
 
     def database_backwards(
         self,

@@ -50,7 +50,7 @@ class Command(BaseCommand):
             return None
         connection.ensure_connection()
         try:
-            return schema.migrate(connection.connection, plan=plan)
+            return schema.migrate(connection.connection, plan=plan, partitions=conf.partitions())
         except BelayError as error:
             raise CommandError(str(error)) from error
 

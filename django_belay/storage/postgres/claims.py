@@ -10,8 +10,9 @@ from django_belay.contract.admission import Limits, Partition, pick_partitioned
 from django_belay.contract.job import Job
 from django_belay.storage.base import Claimed, ClaimRound, Demand
 from django_belay.storage.postgres import limits as rates
+from django_belay.storage.postgres.partition import index_name
 from django_belay.storage.postgres.rows import job_from_row
-from django_belay.storage.postgres.session import Session, Transaction, atomically
+from django_belay.storage.postgres.session import Rows, Session, Transaction, atomically
 
 # The first prefix that a partitioned claim ranks, in multiples of what it may take, and
 # by how much the next one is wider.
@@ -105,13 +106,37 @@ def _pick(
     width = max(take * PREFIX_FACTOR, MIN_PREFIX)
     while True:
         rows = transaction.run("rank_candidates", {**where, "width": width, "per_key_limit": per_key})
-        picked = pick_partitioned(
-            ((row[0], row[1]) for row in rows), per_key_limit=per_key, running=running, take=take
-        )
+        picked = _admitted(rows, per_key=per_key, running=running, take=take)
         seen = rows[0][2] if rows else 0
         if len(picked) == take or seen < width:
             return picked
+        if _has_key_index(transaction, queue, partition):
+            return _pick_by_key(transaction, where, per_key=per_key, running=running, take=take)
         width *= WIDENING
+
+
+def _pick_by_key(
+    transaction: Transaction,
+    where: dict[str, Any],
+    *,
+    per_key: int,
+    running: dict[str, int],
+    take: int,
+) -> list[int]:
+    """The same ids from the first rows of each key: what full keys hold is not read."""
+    live = {"live_keys": list(running), "live_counts": list(running.values())}
+    rows = transaction.run("rank_by_key", {**where, **live, "per_key_limit": per_key, "take": take})
+    return _admitted(rows, per_key=per_key, running=running, take=take)
+
+
+def _admitted(rows: Rows, *, per_key: int, running: dict[str, int], take: int) -> list[int]:
+    candidates = ((row[0], row[1]) for row in rows)
+    return pick_partitioned(candidates, per_key_limit=per_key, running=running, take=take)
+
+
+def _has_key_index(transaction: Transaction, queue: str, partition: Partition) -> bool:
+    [(found,)] = transaction.run("has_index", {"name": index_name(queue, partition)})
+    return bool(found)
 
 
 def _claim_ids(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -14,18 +15,24 @@ from typing import Any, Final, TypeAlias
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from django_belay.contract.admission import Partition
 from django_belay.exceptions import ContractTooNew, SchemaError, SchemaMissing, SchemaTooOld, Unavailable
+from django_belay.storage.postgres.partition import index_name, index_script
 from django_belay.storage.postgres.session import Session
 
 CONTRACT_MAJOR: Final = 1
 NEWEST_VERSION: Final = 3
 MINIMUM_VERSION: Final = 3
 
+NO_PARTITIONS: Final[Mapping[str, Partition]] = {}
+
 LOCK_NAME: Final = "belay_x_migrate"
 LOCK_TRIES_S: Final = 600.0
 LOCK_POLL_S: Final = 0.2
 
 Connection: TypeAlias = psycopg.Connection[Any]
+
+_INDEXED: Final = re.compile(r"^CREATE INDEX \S+\s+ON (\w+) ", re.MULTILINE)
 
 _MIGRATE_HINT = "run 'manage.py belay_migrate' (or 'migrate') on this database"
 
@@ -81,7 +88,9 @@ def _refuse_major(database: str, major: int) -> None:
 # -- migrating --------------------------------------------------------------------
 
 
-def migrate(connection: Connection, *, plan: bool = False) -> list[str]:
+def migrate(
+    connection: Connection, *, plan: bool = False, partitions: Mapping[str, Partition] = NO_PARTITIONS
+) -> list[str]:
     """Bring the tables up to date; whoever made them, no row of a job is touched.
 
     Idempotent, and one at a time in a database. Outside a transaction, indexes on
@@ -89,6 +98,7 @@ def migrate(connection: Connection, *, plan: bool = False) -> list[str]:
 
     Args:
         plan: Change nothing; say what would run.
+        partitions: Queues whose claims get an index by key (see :mod:`.partition`).
 
     Returns:
         What was applied, or would be, in order.
@@ -100,17 +110,23 @@ def migrate(connection: Connection, *, plan: bool = False) -> list[str]:
     Contract: §1, §3; rules 1, 2.
     """
     if plan:
-        return [step.title for step in pending(connection)]
+        return [step.title for step in pending(connection, partitions)]
     with _locked(connection):
-        steps = pending(connection)
+        steps = pending(connection, partitions)
         for step in steps:
             _apply(connection, step)
     return [step.title for step in steps]
 
 
-def pending(connection: Connection) -> list[Step]:
+def pending(connection: Connection, partitions: Mapping[str, Partition] = NO_PARTITIONS) -> list[Step]:
     """What is still to be applied, in order; reads the catalog only."""
-    return [*_pending_wire(connection), *_pending_local(connection)]
+    steps = [*_pending_wire(connection), *_pending_local(connection)]
+    for queue, partition in partitions.items():
+        script = index_script(queue, partition, connection)
+        steps += _pending_index(
+            connection, index_name(queue, partition), script, f" (keys of queue {queue!r})"
+        )
+    return steps
 
 
 def _pending_wire(connection: Connection) -> list[Step]:
@@ -161,9 +177,9 @@ LOCAL_TABLES: Final = (
 )  # fmt: skip
 
 
-def _pending_index(connection: Connection, name: str, text: str) -> list[Step]:
+def _pending_index(connection: Connection, name: str, text: str, note: str = "") -> list[Step]:
     if not _exists(connection, name):
-        return [Step(title=f"own index {name}", script=text, builds=name)]
+        return [Step(title=f"own index {name}{note}", script=text, builds=name)]
     (is_valid,) = _one(
         connection,
         "SELECT i.indisvalid FROM pg_catalog.pg_index AS i WHERE i.indexrelid = to_regclass(%(name)s::text)",
@@ -171,7 +187,7 @@ def _pending_index(connection: Connection, name: str, text: str) -> list[Step]:
     )
     if is_valid:
         return []
-    return [Step(title=f"own index {name} (invalid: again)", script=text, builds=name, is_invalid=True)]
+    return [Step(title=f"own index {name}{note} (invalid: again)", script=text, builds=name, is_invalid=True)]
 
 
 def _has_options(connection: Connection, table: str, text: str) -> bool:
@@ -200,7 +216,7 @@ def _apply(connection: Connection, step: Step) -> None:
 
 def _build(connection: Connection, step: Step, index: str) -> None:
     """Build an index: concurrently where the table has rows, since writers would wait otherwise."""
-    table = step.script.split(" ON ", 1)[-1].split("\n  ON ", 1)[-1].split()[0]
+    table = _INDEXED.search(step.script)[1]  # type: ignore[index]
     (has_rows,) = _one(connection, f"SELECT EXISTS (SELECT FROM {table})")  # noqa: S608 - a packaged name
     if not has_rows:
         if step.is_invalid:

@@ -1,12 +1,12 @@
 -- claim · contract §6, rules 12, 14, 19 · belay_x_jobs_ready_idx, belay_x_jobs_awaiting_idx
 -- unprepared
--- For each queue in turn: a loose scan over its distinct priorities, and in each, best
--- first, the rows without ready_at and then those due, as range scans of their own, so
--- that neither the backlog nor rows due later are read or sorted. The scans are pulled
--- lazily: the LIMIT of a queue ends them, and only rows pulled are locked. The
--- same walk over the awaiting rows whose deadline is due; a sort merges the few candidates.
--- The inner LIMITs are plain parameters to give the planner a constant; "unprepared"
--- keeps a generic plan, which would guess a tenth of the table, away.
+-- For each queue in turn: a loose scan finds the first live row of each priority, best
+-- first; from it on, the rows without ready_at and then those due are range scans of their
+-- own. So neither the backlog nor rows due later are read or sorted, and dead entries at
+-- the head of a priority are passed once. The scans are pulled lazily: the LIMIT of a queue ends them,
+-- and only rows pulled are locked. The same walk goes over the awaiting rows whose
+-- deadline is due; a sort merges the few candidates. The inner LIMITs are plain parameters to give the
+-- planner a constant; "unprepared" keeps a generic plan, which would guess a tenth of the table, away.
 WITH wanted AS MATERIALIZED (
   SELECT w.queue, w.take, w.n
     FROM unnest(%(queues)s::text[], %(takes)s::int[]) WITH ORDINALITY AS w (queue, take, n)
@@ -18,52 +18,64 @@ picked AS MATERIALIZED (
       SELECT b.id, b.priority, b.ready_at
         FROM (
           (WITH RECURSIVE walk AS (
-             (SELECT j.priority FROM belay_jobs AS j
+             (SELECT j.priority, j.ready_at, j.id FROM belay_jobs AS j
                WHERE j.state = 'ready' AND j.queue = w.queue
-               ORDER BY j.priority LIMIT 1)
+               ORDER BY j.priority, j.ready_at NULLS FIRST, j.id LIMIT 1)
              UNION ALL
-             SELECT (SELECT j.priority FROM belay_jobs AS j
-                      WHERE j.state = 'ready' AND j.queue = w.queue AND j.priority > walk.priority
-                      ORDER BY j.priority LIMIT 1)
-               FROM walk WHERE walk.priority IS NOT NULL
+             SELECT f.priority, f.ready_at, f.id
+               FROM walk
+              CROSS JOIN LATERAL (
+                SELECT j.priority, j.ready_at, j.id FROM belay_jobs AS j
+                 WHERE j.state = 'ready' AND j.queue = w.queue AND j.priority > walk.priority
+                 ORDER BY j.priority, j.ready_at NULLS FIRST, j.id LIMIT 1) AS f
            )
            SELECT r.id, r.priority, r.ready_at
              FROM walk
             CROSS JOIN LATERAL (
               SELECT u.* FROM (
                 SELECT j.id, j.priority, j.ready_at FROM belay_jobs AS j
-                 WHERE j.state = 'ready' AND j.queue = w.queue AND j.priority = walk.priority
-                   AND j.ready_at IS NULL
+                 WHERE walk.ready_at IS NULL
+                   AND j.state = 'ready' AND j.queue = w.queue AND j.priority = walk.priority
+                   AND j.ready_at IS NULL AND j.id >= walk.id
                  ORDER BY j.ready_at NULLS FIRST, j.id LIMIT %(most)s::bigint FOR UPDATE SKIP LOCKED) AS u
               UNION ALL
               SELECT d.* FROM (
                 SELECT j.id, j.priority, j.ready_at FROM belay_jobs AS j
-                 WHERE j.state = 'ready' AND j.queue = w.queue AND j.priority = walk.priority
+                 WHERE walk.ready_at IS NULL
+                   AND j.state = 'ready' AND j.queue = w.queue AND j.priority = walk.priority
                    AND j.ready_at <= %(now)s::timestamptz
                  ORDER BY j.ready_at NULLS FIRST, j.id LIMIT %(most)s::bigint FOR UPDATE SKIP LOCKED) AS d
+              UNION ALL
+              SELECT d.* FROM (
+                SELECT j.id, j.priority, j.ready_at FROM belay_jobs AS j
+                 WHERE walk.ready_at <= %(now)s::timestamptz
+                   AND j.state = 'ready' AND j.queue = w.queue AND j.priority = walk.priority
+                   AND j.ready_at <= %(now)s::timestamptz AND (j.ready_at, j.id) >= (walk.ready_at, walk.id)
+                 ORDER BY j.ready_at NULLS FIRST, j.id LIMIT %(most)s::bigint FOR UPDATE SKIP LOCKED) AS d
             ) AS r
-            WHERE walk.priority IS NOT NULL
             LIMIT w.take)
           UNION ALL
           (WITH RECURSIVE walk AS (
-             (SELECT j.priority FROM belay_jobs AS j
+             (SELECT j.priority, j.ready_at, j.id FROM belay_jobs AS j
                WHERE j.state = 'awaiting' AND j.queue = w.queue
-               ORDER BY j.priority LIMIT 1)
+               ORDER BY j.priority, j.ready_at, j.id LIMIT 1)
              UNION ALL
-             SELECT (SELECT j.priority FROM belay_jobs AS j
-                      WHERE j.state = 'awaiting' AND j.queue = w.queue AND j.priority > walk.priority
-                      ORDER BY j.priority LIMIT 1)
-               FROM walk WHERE walk.priority IS NOT NULL
+             SELECT f.priority, f.ready_at, f.id
+               FROM walk
+              CROSS JOIN LATERAL (
+                SELECT j.priority, j.ready_at, j.id FROM belay_jobs AS j
+                 WHERE j.state = 'awaiting' AND j.queue = w.queue AND j.priority > walk.priority
+                 ORDER BY j.priority, j.ready_at, j.id LIMIT 1) AS f
            )
            SELECT r.id, r.priority, r.ready_at
              FROM walk
             CROSS JOIN LATERAL (
               SELECT j.id, j.priority, j.ready_at FROM belay_jobs AS j
-               WHERE j.state = 'awaiting' AND j.queue = w.queue AND j.priority = walk.priority
-                 AND j.ready_at <= %(now)s::timestamptz
+               WHERE walk.ready_at <= %(now)s::timestamptz
+                 AND j.state = 'awaiting' AND j.queue = w.queue AND j.priority = walk.priority
+                 AND j.ready_at <= %(now)s::timestamptz AND (j.ready_at, j.id) >= (walk.ready_at, walk.id)
                ORDER BY j.ready_at, j.id LIMIT %(most)s::bigint FOR UPDATE SKIP LOCKED
             ) AS r
-            WHERE walk.priority IS NOT NULL
             LIMIT w.take)
         ) AS b
        ORDER BY b.priority, b.ready_at NULLS FIRST, b.id
@@ -84,28 +96,18 @@ claimable AS MATERIALIZED (
       FROM unnest(%(limited)s::text[]) AS l (queue)
      WHERE EXISTS (
        WITH RECURSIVE walk AS (
-         (SELECT j.priority FROM belay_jobs AS j
+         (SELECT j.priority, j.ready_at FROM belay_jobs AS j
            WHERE j.state = 'ready' AND j.queue = l.queue
-           ORDER BY j.priority LIMIT 1)
+           ORDER BY j.priority, j.ready_at NULLS FIRST, j.id LIMIT 1)
          UNION ALL
-         SELECT (SELECT j.priority FROM belay_jobs AS j
-                  WHERE j.state = 'ready' AND j.queue = l.queue AND j.priority > walk.priority
-                  ORDER BY j.priority LIMIT 1)
-           FROM walk WHERE walk.priority IS NOT NULL
+         SELECT f.priority, f.ready_at
+           FROM walk
+          CROSS JOIN LATERAL (
+            SELECT j.priority, j.ready_at FROM belay_jobs AS j
+             WHERE j.state = 'ready' AND j.queue = l.queue AND j.priority > walk.priority
+             ORDER BY j.priority, j.ready_at NULLS FIRST, j.id LIMIT 1) AS f
        )
-       SELECT FROM walk
-        CROSS JOIN LATERAL (
-          (SELECT FROM belay_jobs AS j
-            WHERE j.state = 'ready' AND j.queue = l.queue AND j.priority = walk.priority
-              AND j.ready_at IS NULL
-            ORDER BY j.ready_at NULLS FIRST, j.id LIMIT 1)
-          UNION ALL
-          (SELECT FROM belay_jobs AS j
-            WHERE j.state = 'ready' AND j.queue = l.queue AND j.priority = walk.priority
-              AND j.ready_at <= %(now)s::timestamptz
-            ORDER BY j.ready_at NULLS FIRST, j.id LIMIT 1)
-        ) AS r
-        WHERE walk.priority IS NOT NULL)
+       SELECT FROM walk WHERE walk.ready_at IS NULL OR walk.ready_at <= %(now)s::timestamptz)
        -- No EXISTS: PostgreSQL might hash all awaiting rows that are due to answer it.
        OR (SELECT true FROM belay_jobs AS j
             WHERE j.state = 'awaiting' AND j.queue = l.queue AND j.ready_at IS NOT NULL

@@ -1,27 +1,31 @@
 -- rank_candidates · contract §6, partitioned; rule 14 · belay_x_jobs_ready_idx, belay_x_jobs_awaiting_idx
 -- unprepared
--- The first rows of the queue in claim order with their partition's key. Runs under the
--- queue's lock, so nothing is locked here. A row beyond the limit of its key within this
--- prefix is dropped here already; "seen" says how long the prefix was.
+-- The first rows of the queue in claim order with their partition's key; the walk is the one
+-- of "claim". Runs under the queue's lock, so nothing is locked here. A row beyond the limit
+-- of its key within this prefix is dropped here already; "seen" says how long the prefix was.
 WITH RECURSIVE ready_walk AS (
-  (SELECT j.priority FROM belay_jobs AS j
+  (SELECT j.priority, j.ready_at, j.id FROM belay_jobs AS j
     WHERE j.state = 'ready' AND j.queue = %(queue)s::text
-    ORDER BY j.priority LIMIT 1)
+    ORDER BY j.priority, j.ready_at NULLS FIRST, j.id LIMIT 1)
   UNION ALL
-  SELECT (SELECT j.priority FROM belay_jobs AS j
-           WHERE j.state = 'ready' AND j.queue = %(queue)s::text AND j.priority > w.priority
-           ORDER BY j.priority LIMIT 1)
-    FROM ready_walk AS w WHERE w.priority IS NOT NULL
+  SELECT f.priority, f.ready_at, f.id
+    FROM ready_walk AS w
+   CROSS JOIN LATERAL (
+     SELECT j.priority, j.ready_at, j.id FROM belay_jobs AS j
+      WHERE j.state = 'ready' AND j.queue = %(queue)s::text AND j.priority > w.priority
+      ORDER BY j.priority, j.ready_at NULLS FIRST, j.id LIMIT 1) AS f
 ),
 awaiting_walk AS (
-  (SELECT j.priority FROM belay_jobs AS j
+  (SELECT j.priority, j.ready_at, j.id FROM belay_jobs AS j
     WHERE j.state = 'awaiting' AND j.queue = %(queue)s::text
-    ORDER BY j.priority LIMIT 1)
+    ORDER BY j.priority, j.ready_at, j.id LIMIT 1)
   UNION ALL
-  SELECT (SELECT j.priority FROM belay_jobs AS j
-           WHERE j.state = 'awaiting' AND j.queue = %(queue)s::text AND j.priority > w.priority
-           ORDER BY j.priority LIMIT 1)
-    FROM awaiting_walk AS w WHERE w.priority IS NOT NULL
+  SELECT f.priority, f.ready_at, f.id
+    FROM awaiting_walk AS w
+   CROSS JOIN LATERAL (
+     SELECT j.priority, j.ready_at, j.id FROM belay_jobs AS j
+      WHERE j.state = 'awaiting' AND j.queue = %(queue)s::text AND j.priority > w.priority
+      ORDER BY j.priority, j.ready_at, j.id LIMIT 1) AS f
 ),
 prefix AS MATERIALIZED (
   SELECT b.id, b.priority, b.ready_at,
@@ -31,27 +35,34 @@ prefix AS MATERIALIZED (
          FROM ready_walk AS w
         CROSS JOIN LATERAL (
           (SELECT j.id, j.priority, j.ready_at, j.input, j.meta FROM belay_jobs AS j
-            WHERE j.state = 'ready' AND j.queue = %(queue)s::text AND j.priority = w.priority
-              AND j.ready_at IS NULL
+            WHERE w.ready_at IS NULL
+              AND j.state = 'ready' AND j.queue = %(queue)s::text AND j.priority = w.priority
+              AND j.ready_at IS NULL AND j.id >= w.id
             ORDER BY j.ready_at NULLS FIRST, j.id LIMIT %(width)s::bigint)
           UNION ALL
           (SELECT j.id, j.priority, j.ready_at, j.input, j.meta FROM belay_jobs AS j
-            WHERE j.state = 'ready' AND j.queue = %(queue)s::text AND j.priority = w.priority
+            WHERE w.ready_at IS NULL
+              AND j.state = 'ready' AND j.queue = %(queue)s::text AND j.priority = w.priority
               AND j.ready_at <= %(now)s::timestamptz
             ORDER BY j.ready_at NULLS FIRST, j.id LIMIT %(width)s::bigint)
+          UNION ALL
+          (SELECT j.id, j.priority, j.ready_at, j.input, j.meta FROM belay_jobs AS j
+            WHERE w.ready_at <= %(now)s::timestamptz
+              AND j.state = 'ready' AND j.queue = %(queue)s::text AND j.priority = w.priority
+              AND j.ready_at <= %(now)s::timestamptz AND (j.ready_at, j.id) >= (w.ready_at, w.id)
+            ORDER BY j.ready_at NULLS FIRST, j.id LIMIT %(width)s::bigint)
         ) AS r
-        WHERE w.priority IS NOT NULL
         LIMIT %(width)s::bigint)
       UNION ALL
       (SELECT r.id, r.priority, r.ready_at, r.input, r.meta
          FROM awaiting_walk AS w
         CROSS JOIN LATERAL (
           SELECT j.id, j.priority, j.ready_at, j.input, j.meta FROM belay_jobs AS j
-           WHERE j.state = 'awaiting' AND j.queue = %(queue)s::text AND j.priority = w.priority
-             AND j.ready_at <= %(now)s::timestamptz
+           WHERE w.ready_at <= %(now)s::timestamptz
+             AND j.state = 'awaiting' AND j.queue = %(queue)s::text AND j.priority = w.priority
+             AND j.ready_at <= %(now)s::timestamptz AND (j.ready_at, j.id) >= (w.ready_at, w.id)
            ORDER BY j.ready_at, j.id LIMIT %(width)s::bigint
         ) AS r
-        WHERE w.priority IS NOT NULL
         LIMIT %(width)s::bigint)
     ) AS b
    ORDER BY b.priority, b.ready_at NULLS FIRST, b.id
