@@ -1,4 +1,4 @@
-"""Waiting for a job's end by polling (§9, §10)."""
+"""Waiting for a job's end: polls, woken early by hints (§9, §10)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from asgiref.sync import sync_to_async
 
 from django_belay._control import check_id, get_row
+from django_belay._hints import ResultHint
 from django_belay.contract import envelope
 from django_belay.contract.job import JSON, Job
 from django_belay.contract.state import is_terminal
@@ -16,6 +17,8 @@ from django_belay.exceptions import BudgetExceeded, InvalidInput, JobCancelled, 
 
 FIRST_POLL_S = 0.005
 LAST_POLL_S = 0.2
+#: Shorter waits are not worth a connection to listen on.
+HINTS_AFTER_S = 0.1
 
 
 def await_result(job_id: int, *, timeout: float | None = None) -> JSON:
@@ -30,11 +33,12 @@ def await_result(job_id: int, *, timeout: float | None = None) -> JSON:
         JobNotFound: It is gone.
     """
     deadline = _deadline(check_id(job_id), timeout)
-    for pause in _pauses(deadline):
-        job = get_row(job_id)
-        if is_terminal(job.state):
-            return _result_of(job)
-        time.sleep(pause)
+    with ResultHint(job_id, after_s=HINTS_AFTER_S) as hint:
+        for pause in _pauses(deadline):
+            job = get_row(job_id)
+            if is_terminal(job.state):
+                return _result_of(job)
+            hint.wait(pause)
     raise _too_late(job_id, timeout)
 
 

@@ -1,0 +1,108 @@
+"""Waiting for results: woken by hints, and by polling without them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+from django.test import override_settings
+
+from django_belay import _hints, _waiting
+from django_belay.contract.outcome import Succeeded
+from tests.app import jobs
+from tests.integration.worker import claim, end
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released for each wait that has registered."""
+    told = threading.Semaphore(0)
+    register = _hints.ResultHint._register
+
+    def tell(hint: Any) -> None:
+        register(hint)
+        told.release()
+
+    monkeypatch.setattr(_hints.ResultHint, "_register", tell)
+    return told
+
+
+def waiting(wait: Callable[[], Any], results: list[Any]) -> threading.Thread:
+    """A thread that waits and keeps what came."""
+
+    def work() -> None:
+        try:
+            results.append(wait())
+        except Exception as error:
+            results.append(error)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_a_hint_wakes_every_wait_long_before_its_next_poll(
+    monkeypatch: pytest.MonkeyPatch, registered: threading.Semaphore
+) -> None:
+    monkeypatch.setattr(_waiting, "LAST_POLL_S", 60.0)
+    monkeypatch.setattr(_waiting, "FIRST_POLL_S", 30.0)
+    monkeypatch.setattr(_waiting, "HINTS_AFTER_S", 0.0)
+    first, second = jobs.echo.enqueue(1), jobs.echo.enqueue(2)
+    results: list[Any] = []
+    threads = [waiting(job.result, results) for job in (first, second, second)]
+    for _ in threads:
+        assert registered.acquire(timeout=20)
+    for job in claim():
+        end(job, Succeeded(str(job.id).encode()))
+    for thread in threads:
+        thread.join(20)
+    assert sorted(results) == sorted([first.id, second.id, second.id])
+    assert _hints._hub._listener is None
+    assert not _hints._hub._waits
+
+
+def test_without_hints_polling_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_waiting, "HINTS_AFTER_S", 0.0)
+    with override_settings(BELAY={"NOTIFY": "off"}):
+        job = jobs.echo.enqueue(1)
+        results: list[Any] = []
+        thread = waiting(lambda: job.result(timeout=30), results)
+        for claimed in claim():
+            end(claimed, Succeeded(b"1"))
+        thread.join(20)
+    assert results == [1]
+
+
+def test_the_listening_connection_is_closed_with_the_last_wait(registered: threading.Semaphore) -> None:
+    job = jobs.echo.enqueue(1)
+    results: list[Any] = []
+    thread = waiting(lambda: job.result(timeout=0.5), results)
+    assert registered.acquire(timeout=20)
+    thread.join(20)
+    assert isinstance(results[0], TimeoutError)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE application_name = 'belay listen' AND datname = current_database()"
+        )
+        assert cursor.fetchone() == (0,)
+
+
+def test_a_wait_in_a_transaction_registers_nothing(
+    registered: threading.Semaphore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.db import transaction
+
+    monkeypatch.setattr(_waiting, "HINTS_AFTER_S", 0.0)
+    with transaction.atomic():
+        job = jobs.echo.enqueue(1)
+        with pytest.raises(TimeoutError):
+            job.result(timeout=0.02)
+    assert not registered.acquire(blocking=False)
