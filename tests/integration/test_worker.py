@@ -1,0 +1,239 @@
+"""Real workers on real PostgreSQL: running, stopping, being killed, losing the database."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from django_belay.db import storage_for_client
+from django_belay.models import Job
+from django_belay.testing.postgres import PostgresServer
+from tests.app import worker_jobs as jobs
+from tests.integration.workers import Site, Worker, eventually, worker_site
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+StartWorker = Callable[..., Worker]
+
+
+@pytest.fixture
+def site_and_start(tmp_path: Path, belay_wakeups: bool) -> Iterator[tuple[Site, StartWorker]]:
+    with worker_site(tmp_path) as (site, start):
+        notify = "auto" if belay_wakeups else "off"
+        yield site, lambda *arguments, **options: start(*arguments, **{"NOTIFY": notify, **options})
+
+
+@pytest.fixture
+def site(site_and_start: tuple[Site, StartWorker]) -> Site:
+    return site_and_start[0]
+
+
+@pytest.fixture
+def start_worker(site_and_start: tuple[Site, StartWorker]) -> StartWorker:
+    return site_and_start[1]
+
+
+def state(job_id: int) -> str:
+    return Job.objects.get(pk=job_id).state
+
+
+def all_in(expected: str, ids: list[int]) -> bool:
+    return Job.objects.filter(pk__in=ids, state=expected).count() == len(ids)
+
+
+def test_worker_runs_jobs_until_empty_and_ends_with_zero(site: Site, start_worker: StartWorker) -> None:
+    ids = [jobs.marks.enqueue(name="m").id for _ in range(25)]
+    assert start_worker("--until-empty").wait() == 0
+    assert all_in("succeeded", ids)
+    assert sorted(line.split(":")[0] for line in site.lines("m")) == sorted(map(str, ids))
+    assert {line.split(":")[1] for line in site.lines("m")} == {"1"}
+
+
+def test_once_runs_one_round(site: Site, start_worker: StartWorker) -> None:
+    ids = [jobs.marks.enqueue(name="m").id for _ in range(5)]
+    assert start_worker("--once", "--queue", "work=3").wait() == 0
+    assert Job.objects.filter(pk__in=ids, state="succeeded").count() == 3
+    assert Job.objects.filter(pk__in=ids, state="ready").count() == 2
+
+
+def test_killed_worker_loses_no_job_and_replays_no_step(site: Site, start_worker: StartWorker) -> None:
+    """§11: at least once, and a journaled step is not executed again."""
+    walking = jobs.walks.enqueue(name="w", count=4, hold_at=2)
+    ids = [jobs.marks.enqueue(name="m").id for _ in range(30)]
+    first, second = start_worker(), start_worker()
+    [line] = site.started("w")
+    killed = first if int(line.split(":")[2]) in first.children() else second
+    killed.kill_all()
+    site.release("w")
+    eventually(lambda: state(walking.id) == "succeeded", what=lambda: second.log)
+    eventually(lambda: all_in("succeeded", ids))
+    row = Job.objects.get(pk=walking.id)
+    assert site.lines("w.effects") == ["0", "1", "2", "3"]
+    assert row.attempt == 2
+    assert row.spent_usd_micros == 40_000
+    assert [entry["error"] for entry in row.errors] == ["lease_expired"]
+
+
+def test_job_that_kills_its_process_burns_attempts_and_the_child_is_replaced(
+    site: Site, start_worker: StartWorker
+) -> None:
+    """Rule 16: never a hand-back when a child dies."""
+    job = jobs.dies.enqueue(name="d", times=1)
+    worker = start_worker()
+    eventually(lambda: state(job.id) == "succeeded")
+    assert site.lines("d") == ["1", "2"]
+    assert Job.objects.get(pk=job.id).attempt == 2
+    worker.await_log("died (exit code -9)")
+    worker.terminate()
+    assert worker.wait() == 0
+
+
+def test_busy_interpreter_does_not_lose_its_lease(site: Site, start_worker: StartWorker) -> None:
+    """Rule 16: renewal is the work of a process that no job can block."""
+    job = jobs.occupies.enqueue(seconds=5.0)
+    worker = start_worker(LEASE_TTL=2)
+    other = start_worker(LEASE_TTL=2)  # it would reclaim the job and run it again
+    eventually(lambda: state(job.id) == "succeeded", timeout_s=60)
+    row = Job.objects.get(pk=job.id)
+    assert (row.attempt, row.errors) == (1, [])
+    assert "died" not in worker.log + other.log
+
+
+def test_sigterm_lets_jobs_finish_and_hands_back_the_rest(site: Site, start_worker: StartWorker) -> None:
+    quick = jobs.holds.enqueue(name="quick")
+    slow = jobs.holds.enqueue(name="slow")
+    worker = start_worker(SHUTDOWN_GRACE=1.5)
+    site.started("quick")
+    site.started("slow")
+    worker.terminate()
+    worker.await_log("stopping")
+    late = jobs.marks.enqueue(name="late")
+    site.release("quick")
+    assert worker.wait() == 0
+    assert state(quick.id) == "succeeded"
+    row = Job.objects.get(pk=slow.id)
+    assert (row.state, row.attempt, row.errors, row.leased_by) == ("ready", 0, [], None)
+    assert state(late.id) == "ready"
+    assert site.lines("late") == []
+
+
+def test_second_signal_ends_at_once(site: Site, start_worker: StartWorker) -> None:
+    job = jobs.holds.enqueue(name="h")
+    worker = start_worker(SHUTDOWN_GRACE=60)
+    site.started("h")
+    worker.terminate()
+    worker.await_log("stopping")
+    worker.terminate()
+    assert worker.wait(10) == 1
+    assert state(job.id) == "running"
+
+
+def test_child_that_loses_its_supervisor_ends_its_jobs_and_itself(
+    site: Site, start_worker: StartWorker
+) -> None:
+    """Rule 16: it claims no more, renews itself, and ends within the grace."""
+    job = jobs.holds.enqueue(name="h")
+    worker = start_worker(LEASE_TTL=2, SHUTDOWN_GRACE=30)
+    [line] = site.started("h")
+    child = int(line.split(":")[2])
+    os.kill(worker.process.pid, signal.SIGKILL)
+    worker.await_log("the supervisor is gone")
+    first = Job.objects.get(pk=job.id).lease_until
+    eventually(lambda: Job.objects.get(pk=job.id).lease_until > first, what="a renewal by the child")
+    site.release("h")
+    eventually(lambda: state(job.id) == "succeeded")
+    eventually(lambda: not _is_alive(child), what="the end of the child")
+
+
+def test_worker_survives_a_crash_of_the_database(
+    site: Site, start_worker: StartWorker, postgres_server: PostgresServer
+) -> None:
+    from django.db import connection
+
+    if not postgres_server.can_restart:
+        pytest.skip(f"{postgres_server} cannot be restarted from here")
+    walking = jobs.walks.enqueue(name="w", count=4, hold_at=2)
+    ids = [jobs.marks.enqueue(name="m").id for _ in range(20)]
+    worker = start_worker(LEASE_TTL=10)
+    site.started("w")
+    connection.close()
+    postgres_server.restart("immediate")
+    site.release("w")
+    eventually(lambda: state(walking.id) == "succeeded", timeout_s=60)
+    ids += [jobs.marks.enqueue(name="m").id for _ in range(20)]
+    eventually(lambda: all_in("succeeded", ids), timeout_s=60)
+    assert site.lines("w.effects") == ["0", "1", "2", "3"]
+    assert Job.objects.get(pk=walking.id).spent_usd_micros == 40_000
+    worker.terminate()
+    assert worker.wait() == 0
+
+
+def test_overrun_is_interrupted_and_retried(site: Site, start_worker: StartWorker) -> None:
+    job = jobs.overruns.enqueue(name="o")
+    start_worker("--until-empty")
+    eventually(lambda: state(job.id) == "failed")
+    row = Job.objects.get(pk=job.id)
+    assert site.lines("o") == ["1", "2"]
+    assert [entry["type"] for entry in row.errors] == ["django_belay.exceptions.Timeout"] * 2
+
+
+def test_stuck_threads_count_as_used_and_the_child_is_replaced(site: Site, start_worker: StartWorker) -> None:
+    """A thread cannot be killed: nothing is acknowledged for it, its process is replaced."""
+    stuck = jobs.resists.enqueue(name="r")
+    worker = start_worker("--queue", "work=2", "--concurrency", "2", SHUTDOWN_GRACE=0.5)
+    [pid] = site.started("r")
+    worker.await_log("its thread is lost")
+    worker.await_log("threads are stuck")
+    eventually(lambda: not _is_alive(int(pid)), what="the end of the stuck child")
+    after = jobs.marks.enqueue(name="m")
+    eventually(lambda: state(after.id) == "succeeded")
+    eventually(lambda: state(stuck.id) == "failed")
+    assert [e["error"] for e in Job.objects.get(pk=stuck.id).errors] == ["lease_expired"]
+
+
+def test_child_is_recycled_without_a_gap(site: Site, start_worker: StartWorker) -> None:
+    worker = start_worker("--max-jobs", "5")
+    ids = [jobs.marks.enqueue(name="m").id for _ in range(6)]
+    worker.await_log("it ran", timeout_s=20)
+    worker.await_log("child 1", count=3)
+    eventually(lambda: "has ended" in worker.log)
+    log = worker.log
+    assert log.index("is replaced: it ran") < log.index("child 2") < log.index("has ended")
+    eventually(lambda: all_in("succeeded", ids))
+    later = jobs.marks.enqueue(name="m")
+    eventually(lambda: state(later.id) == "succeeded")
+
+
+def test_budget_stops_at_the_step_that_crosses_it(site: Site, start_worker: StartWorker) -> None:
+    job = jobs.pays.enqueue(name="p")
+    assert start_worker("--until-empty").wait() == 0
+    row = Job.objects.get(pk=job.id)
+    assert row.state == "failed"
+    assert row.errors[-1]["error"] == "budget_exceeded"
+    assert site.lines("p.effects") == ["0", "1", "2"]
+
+
+def test_liveness_is_the_last_turn_of_the_claim_loop(start_worker: StartWorker) -> None:
+    start_worker()
+    storage = storage_for_client().storage
+    row = eventually(lambda: next((node for node in storage.list_nodes() if node.claimed_at), None))
+    assert row.facts["queues"] == {"work": 20}
+    eventually(lambda: any(node.claimed_at > row.claimed_at for node in storage.list_nodes()))
+
+
+def test_worker_that_cannot_start_its_children_ends_with_an_error(start_worker: StartWorker) -> None:
+    worker = start_worker(MIDDLEWARE=["tests.app.worker_jobs.nothing_here"])
+    assert worker.wait() != 0
+
+
+def _is_alive(pid: int) -> bool:
+    import psutil
+
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
