@@ -203,6 +203,7 @@ def worker_options() -> WorkerOptions:
         backoff=found.backoff,
         middleware=tuple(_middleware(path) for path in found.middleware),
         node_name=found.node_name,
+        encryption_keys=found.encryption_keys,
     )
 
 

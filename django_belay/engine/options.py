@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django_belay.contract.admission import Limits
+from django_belay.contract.encryption import Key
 from django_belay.contract.state import State
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class WorkerOptions:
     backoff: Backoff | None = None
     middleware: tuple[Middleware, ...] = ()
     node_name: str = "node"
+    encryption_keys: tuple[Key, ...] = field(default=(), repr=False)
 
     @property
     def renew_interval_s(self) -> float:

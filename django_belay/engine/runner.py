@@ -15,8 +15,10 @@ from typing import Any
 
 from django_belay.contract import envelope
 from django_belay.contract.backoff import unknown_kind_delay
+from django_belay.contract.encryption import decrypt, is_encrypted
 from django_belay.contract.error_entry import named_entry
 from django_belay.contract.job import Job, Lease, NewJob
+from django_belay.contract.json_value import loads
 from django_belay.contract.outcome import (
     CANCEL_REQUESTED,
     Cancelled,
@@ -99,10 +101,16 @@ class Runner:
 
     def _call_function(self, context: JobContext) -> Any:
         definition = context._run.definition
-        kwargs = definition.codec.decode(context.job.input)
+        kwargs = definition.codec.decode(self._plain_input(context.job))
         if definition.takes_context:
             return definition.function(context, **kwargs)
         return definition.function(**kwargs)
+
+    def _plain_input(self, job: Job) -> Any:
+        """The input in the clear: it exists in this process alone, and only while the job runs."""
+        if not is_encrypted(job.input):
+            return job.input
+        return loads(decrypt(job.input, self._services.options.encryption_keys))
 
     # -- ends ------------------------------------------------------------------------
 
