@@ -53,8 +53,61 @@ def _retry(transaction: Transaction, job_id: int, *, poke: PokePolicy, now: date
         return Controlled(job_id=job_id, state=row.state, reason=f"key held by {holder}")
     done = carry_out(transaction, [_retry_intent(row, now)], poke=poke, now=now)
     if done.change_of(job_id) is not None:
-        transaction.run("reset_retried", {"job_id": job_id})
+        transaction.run("reset_retried", {"ids": [job_id]})
     return _controlled(done, job_id)
+
+
+def retry_many(
+    session: Session, job_ids: Sequence[int], *, poke: PokePolicy, now: datetime
+) -> list[Controlled]:
+    """Run ended jobs again, dependencies before dependents; answers in the order of the ids.
+
+    Members without deps go first and in transactions of their own: settlement reads what
+    is written, and would doom their dependents by the states they had.
+
+    Contract: §8.6; rules 9, 34.
+    """
+    found = atomically(session, lambda transaction: look(transaction, job_ids))
+    roots = [job_id for job_id in job_ids if job_id not in found or not found[job_id].has_deps]
+    rest = [job_id for job_id in job_ids if job_id in found and found[job_id].has_deps]
+    answers: dict[int, Controlled] = {}
+    for chunk in [*_chunks(roots), *_chunks(rest)]:
+        answers.update((answer.job_id, answer) for answer in _retry_chunk(session, chunk, poke=poke, now=now))
+    return [answers[job_id] for job_id in job_ids]
+
+
+def _retry_chunk(
+    session: Session, ids: Sequence[int], *, poke: PokePolicy, now: datetime
+) -> list[Controlled]:
+    def operation(transaction: Transaction) -> list[Controlled]:
+        found = look(transaction, ids)
+        holders = {
+            job_id: holder
+            for job_id, row in found.items()
+            if (holder := _key_holder(transaction, row)) is not None
+        }
+        intents = [_retry_intent(row, now) for job_id, row in found.items() if job_id not in holders]
+        done = carry_out(transaction, intents, poke=poke, now=now)
+        retried = [job_id for job_id in ids if done.change_of(job_id) is not None]
+        transaction.run("reset_retried", {"ids": retried})
+        return [
+            Controlled(job_id=job_id, state=found[job_id].state, reason=f"key held by {holders[job_id]}")
+            if job_id in holders
+            else _controlled(done, job_id)
+            for job_id in ids
+        ]
+
+    try:
+        return atomically(session, operation)
+    except Conflict:
+        # Two of them want one key, or it was taken meanwhile: each alone says which.
+        if session.is_joined():
+            raise
+        return [retry(session, job_id, poke=poke, now=now) for job_id in ids]
+
+
+def _chunks(ids: Sequence[int]) -> list[Sequence[int]]:
+    return [ids[start : start + TREE_CHUNK] for start in range(0, len(ids), TREE_CHUNK)]
 
 
 def _key_holder(transaction: Transaction, row: JobRow) -> int | None:
@@ -95,10 +148,19 @@ def request_cancel(
         left = [descendant for descendant in found if descendant not in seen]
         if not left:
             break
-        for start in range(0, len(left), TREE_CHUNK):
-            chunk = left[start : start + TREE_CHUNK]
+        for chunk in _chunks(left):
             results += _cancel(session, chunk, reason=reason, poke=poke, now=now)
         seen.update(left)
+    return results
+
+
+def cancel_many(
+    session: Session, job_ids: Sequence[int], *, reason: str, poke: PokePolicy, now: datetime
+) -> list[Controlled]:
+    """Cancel jobs in the order given, some hundred a transaction."""
+    results: list[Controlled] = []
+    for chunk in _chunks(job_ids):
+        results += _cancel(session, chunk, reason=reason, poke=poke, now=now)
     return results
 
 

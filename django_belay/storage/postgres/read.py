@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from django_belay.contract.job import Job
 from django_belay.exceptions import JobNotFound
-from django_belay.storage.base import JobFilter, QueueStats
+from django_belay.storage.base import JobFilter, MemberState, QueueStats
 from django_belay.storage.postgres.rows import job_from_row
 from django_belay.storage.postgres.session import Session
 
@@ -53,6 +53,20 @@ def has_incomplete_child(session: Session, parent_id: int) -> bool:
 def workflow_jobs(session: Session, workflow_id: str) -> list[Job]:
     """By id (§8.3)."""
     return [job_from_row(row) for row in session.run("workflow_jobs", {"workflow_id": workflow_id})]
+
+
+def workflow_states(session: Session, workflow_id: str) -> list[MemberState]:
+    """By id (§8.3)."""
+    return [
+        MemberState(job_id=job_id, name=name, state=state)
+        for job_id, name, state in session.run("workflow_states", {"workflow_id": workflow_id})
+    ]
+
+
+def has_open_member(session: Session, workflow_id: str) -> bool:
+    """One indexed EXISTS."""
+    [(found,)] = session.run("has_open_member", {"workflow_id": workflow_id})
+    return bool(found)
 
 
 def queue_stats(session: Session, *, now: datetime) -> list[QueueStats]:

@@ -109,7 +109,7 @@ def _moving(transaction: Transaction, rows: Mapping[int, JobRow], written: Mappi
             {
                 "workflow_ids": [row.workflow_id for row in ended],
                 "names": [row.wf_name for row in ended],
-                "succeeded": [written[row.id] == "succeeded" for row in ended],
+                "states": [written[row.id] for row in ended],
                 "ids": [row.id for row in ended],
             },
         )

@@ -29,6 +29,7 @@ from django_belay.storage.base import (
     Inserted,
     JobFilter,
     Listener,
+    MemberState,
     NewStep,
     NodeRow,
     QueueRow,
@@ -123,6 +124,12 @@ class PostgresStore:
     def workflow_jobs(self, workflow_id: str) -> list[Job]:
         return read.workflow_jobs(self.session, workflow_id)
 
+    def workflow_states(self, workflow_id: str) -> list[MemberState]:
+        return read.workflow_states(self.session, workflow_id)
+
+    def has_open_member(self, workflow_id: str) -> bool:
+        return read.has_open_member(self.session, workflow_id)
+
     def queue_stats(self, *, now: datetime) -> list[QueueStats]:
         return read.queue_stats(self.session, now=now)
 
@@ -172,6 +179,12 @@ class PostgresStore:
         self, job_id: int, *, reason: str, tree: bool = False, now: datetime
     ) -> list[Controlled]:
         return control.request_cancel(self.session, job_id, reason=reason, tree=tree, poke=self.poke, now=now)
+
+    def retry_many(self, job_ids: Sequence[int], *, now: datetime) -> list[Controlled]:
+        return control.retry_many(self.session, job_ids, poke=self.poke, now=now)
+
+    def cancel_many(self, job_ids: Sequence[int], *, reason: str, now: datetime) -> list[Controlled]:
+        return control.cancel_many(self.session, job_ids, reason=reason, poke=self.poke, now=now)
 
     def reschedule(self, job_id: int, *, ready_at: datetime, now: datetime) -> Controlled:
         return control.reschedule(self.session, job_id, ready_at=ready_at, poke=self.poke, now=now)
