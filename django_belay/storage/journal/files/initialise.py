@@ -51,7 +51,7 @@ def initialise(
         first_manifest(store_id=store_id, epoch_id=epoch_id, captured_at=now_ms, retention=retention)
     )
     try:
-        root = _make_root(path, use_empty=use_empty)
+        root = make_root(path, use_empty=use_empty)
     except OSError as error:
         raise disk.io_error(error, path) from error
     try:
@@ -135,7 +135,8 @@ def _publish(ownership: Ownership, store_id: bytes, epoch_id: bytes, manifest: b
     publish_current(root, current, point="init.current", replacing=False)
 
 
-def _make_root(path: str, *, use_empty: bool) -> Directory:
+def make_root(path: str, *, use_empty: bool) -> Directory:
+    """Create the directory of a new store, its parents too, or take an existing empty one."""
     parent_path, name = os.path.split(path)
     parent = _make_parents(parent_path)
     try:

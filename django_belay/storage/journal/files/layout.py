@@ -108,7 +108,9 @@ def check_epoch(epoch: Directory) -> None:
         raise located(refuse("discovery", "unexpected_epoch_topology"), path=epoch.path)
 
 
-def list_segments(segments: Directory, most: int = MAX_ENTRIES) -> list[tuple[int, str, int]]:
+def list_segments(
+    segments: Directory, most: int = MAX_ENTRIES, *, contiguous: bool = True
+) -> list[tuple[int, str, int]]:
     """Id, name and size of every segment, ascending and without a gap (spec F.6)."""
     found: list[tuple[int, str, int]] = []
     for name in list_names(segments, most):
@@ -120,7 +122,7 @@ def list_segments(segments: Directory, most: int = MAX_ENTRIES) -> list[tuple[in
             found.append((segment_id, name, info.st_size))
     found.sort()
     for number, (segment_id, _, _) in enumerate(found, start=1):
-        if segment_id != number:
+        if contiguous and segment_id != number:
             raise located(refuse("discovery", "noncontiguous_ids", number, segment_id), path=segments.path)
     return found
 

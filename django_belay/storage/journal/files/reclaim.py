@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 
 from django_belay.exceptions import JournalError
@@ -89,12 +88,12 @@ def remove_candidate(epochs: Directory, name: str) -> None:
             segments = disk.open_directory(layout.SEGMENTS, within=candidate)
             try:
                 for entry in layout.list_names(segments):
-                    os.unlink(entry, dir_fd=segments.fd)
+                    disk.unlink(segments, entry, "abandon.segment.unlink")
             finally:
                 segments.close()
-            os.rmdir(layout.SEGMENTS, dir_fd=candidate.fd)
+            disk.rmdir(candidate, layout.SEGMENTS, "abandon.segments.rmdir")
         for entry in layout.list_names(candidate):
-            os.unlink(entry, dir_fd=candidate.fd)
+            disk.unlink(candidate, entry, "abandon.manifest.unlink")
     finally:
         candidate.close()
-    os.rmdir(name, dir_fd=epochs.fd)
+    disk.rmdir(epochs, name, "abandon.rmdir")

@@ -115,7 +115,8 @@ class Tail:
         self._crc = crc
         self._target = target
         self._sync = sync
-        self.file = self._open(position.segment_id)
+        self.file = self._open_segment(position.segment_id)
+        self._open = True
 
     def plan(self, record_type: int, schema: int, payload: bytes, runs: list[Run]) -> int:
         """Add one record to ``runs``; its place as a location."""
@@ -172,8 +173,10 @@ class Tail:
         self._pen.fsync(self.file, "append.fsync")
 
     def close(self) -> None:
-        """Let go of the active segment."""
-        self.file.close()
+        """Let go of the active segment. Safe to call twice, and after a rotation failed half-way."""
+        if self._open:
+            self._open = False
+            self.file.close()
 
     def _append(self, run: Run) -> None:
         data = b"".join(run.frames)
@@ -203,12 +206,13 @@ class Tail:
         self._pen.append(self.file, at.size, footer, [len(footer)], sync=False, point="rotate.footer")
         self._pen.fsync(self.file, "rotate.footer.fsync")
         self._pen.release(self.file)
-        self.file.close()
+        self.close()
         self._crc = create_successor(
             self._pen, self._segments, self._store_id, at.segment_id + 1, at.next_sequence
         )
         self.written = Position(at.segment_id + 1, HEADER_BYTES, at.next_sequence, at.next_sequence)
-        self.file = self._open(self.written.segment_id)
+        self.file = self._open_segment(self.written.segment_id)
+        self._open = True
 
     def _check_active(self, at: Position) -> None:
         """Read the segment again before it is sealed for ever."""
@@ -222,7 +226,7 @@ class Tail:
         if os.fstat(self.file.fd).st_size != at.size or crc != self._crc:
             raise located(refuse("changed_view", "writer_state_mismatch"), path=self.file.path)
 
-    def _open(self, segment_id: int) -> File:
+    def _open_segment(self, segment_id: int) -> File:
         file = disk.open_file(
             self._segments, segment_name(segment_id), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
         )
