@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +23,7 @@ from django_belay.contract.outcome import (
     apply_outcome,
 )
 from django_belay.exceptions import StorageError
-from django_belay.storage.base import AckGroupError, Applied, JobFilter, Stale, Storage
+from django_belay.storage.base import Ack, AckGroupError, Applied, JobFilter, Stale, Storage
 from django_belay.testing.clock import START, SimClock
 from tests.behaviour.driving import ack_of, add, claim, claim_one, end, running, states, wait
 
@@ -107,6 +108,15 @@ def test_15_a_resent_park_does_not_hit_the_next_run_of_the_same_attempt(
     assert end(store, clock, job, Succeeded(b"1")) == Stale(job.id)
 
     assert store.get_job(job.id).state == "running"
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: type(outcome).__name__)
+def test_7_the_attempt_fences_of_its_own(store: Storage, clock: SimClock, outcome: Outcome) -> None:
+    """A foreign SDK's leased_by may be the same in every round."""
+    [job] = running(store, clock)
+    earlier = Ack(lease=replace(Lease.of(job), attempt=0), outcome=outcome)
+    assert store.ack(earlier, now=clock.now()) == Stale(job.id)
+    assert store.get_job(job.id) == job
 
 
 def test_7_an_ack_of_a_job_that_is_gone_is_stale(
