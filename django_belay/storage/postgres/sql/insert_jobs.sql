@@ -55,7 +55,7 @@ added AS (
          0, 0, '[]', false, %(now)s::timestamptz
     FROM drawn AS d
    WHERE d.id IS NOT NULL
-   ORDER BY d.unique_key COLLATE "C", d.n
+   ORDER BY d.unique_key COLLATE "C", d.unique_mode, d.cron_name COLLATE "C", d.cron_slot, d.n
   ON CONFLICT DO NOTHING
   RETURNING id, queue, state, ready_at
 )
