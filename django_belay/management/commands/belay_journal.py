@@ -1,0 +1,255 @@
+"""``belay_journal``: make, look at, compact, copy and salvage Store-v2 journals."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from django_belay import conf
+from django_belay.exceptions import JournalError
+from django_belay.storage.journal.files.compaction import compact
+from django_belay.storage.journal.files.copy import CopyOptions, backup, restore
+from django_belay.storage.journal.files.initialise import initialise
+from django_belay.storage.journal.files.inspection import inspect, refusal_as_json
+from django_belay.storage.journal.files.journal import JournalOptions, open_journal
+from django_belay.storage.journal.files.salvage import salvage
+from django_belay.storage.journal.format.describe import KINDS, describe
+from django_belay.storage.journal.format.manifest import INFINITY, MAX_HOURS, Retention
+
+REFUSED = 1
+USAGE = 2
+
+
+class Command(BaseCommand):
+    help = "Makes, inspects, verifies, decodes, compacts, copies and salvages Store-v2 journals."
+    requires_system_checks: list[str] = []  # forensics must work where nothing is configured
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+        self._store(actions, "init", "make a new store", "--retention", "--use-empty", "--durability")
+        self._store(actions, "inspect", "print what a store holds, in numbers")
+        self._store(actions, "verify", "read and check every byte; exit 1 when the store is refused")
+        self._store(
+            actions,
+            "compact",
+            "write a new generation without what has expired",
+            "--retention",
+            "--durability",
+        )
+        self._decode(actions)
+        self._copy(actions, "backup", "copy a stopped store to a new directory")
+        self._copy(actions, "restore", "copy a backup to a new directory once it matches its catalog")
+        self._salvage(actions)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        action = options["action"]
+        try:
+            report = getattr(self, f"do_{action}")(options)
+        except JournalError as error:
+            self._refuse(error, options)
+        else:
+            self._print({"ok": True, **report}, options)
+
+    # -- actions --------------------------------------------------------------
+
+    def do_init(self, options: dict[str, Any]) -> dict[str, Any]:
+        path = self._path(options)
+        store_id = initialise(
+            path,
+            now_ms=_now_ms(),
+            retention=options["retention"] or Retention(unit="hours", amount=24),
+            use_empty=options["use_empty"],
+            durability=options["durability"],
+            validated_filesystem=options["validated_filesystem"],
+        )
+        return {"path": path, "store_id": store_id.hex()}
+
+    def do_inspect(self, options: dict[str, Any]) -> dict[str, Any]:
+        return asdict(inspect(self._path(options), progress=self._progress(options, "records")))
+
+    do_verify = do_inspect
+
+    def do_decode(self, options: dict[str, Any]) -> dict[str, Any]:
+        text = options["hex"] if options["hex"] != "-" else sys.stdin.read()
+        try:
+            data = bytes.fromhex("".join(text.split()))
+        except ValueError as error:
+            raise CommandError(f"HEX is not hexadecimal: {error}", returncode=USAGE) from error
+        return {"kind": options["kind"], "value": describe(options["kind"], data)}
+
+    def do_compact(self, options: dict[str, Any]) -> dict[str, Any]:
+        owning = JournalOptions(
+            durability=options["durability"], validated_filesystem=options["validated_filesystem"]
+        )
+        progress = self._progress(options, "records")
+        with open_journal(self._path(options), owning, progress=progress) as journal:
+            retention = options["retention"] or journal.recovered.manifest.terminal_retention
+            report = compact(journal, now_ms=_now_ms(), retention=retention, at_rest=True)
+        return {**asdict(report), "epoch_id": report.epoch_id.hex()}
+
+    def do_backup(self, options: dict[str, Any]) -> dict[str, Any]:
+        paths = [os.path.abspath(options[name]) for name in ("source", "destination", "catalog")]
+        return asdict(backup(*paths, self._copying(options), progress=self._copied(options)))
+
+    def do_restore(self, options: dict[str, Any]) -> dict[str, Any]:
+        paths = [os.path.abspath(options[name]) for name in ("source", "destination", "catalog")]
+        verify = options["verify"] and os.path.abspath(options["verify"])
+        return asdict(restore(*paths, verify, self._copying(options), progress=self._copied(options)))
+
+    def do_salvage(self, options: dict[str, Any]) -> dict[str, Any]:
+        report = salvage(
+            os.path.abspath(options["source"]),
+            os.path.abspath(options["destination"]),
+            durability=options["durability"],
+            validated_filesystem=options["validated_filesystem"],
+        )
+        return {
+            "fault": None if report.fault is None else refusal_as_json(report.fault),
+            "last_good_sequence": report.last_good_sequence,
+            "bytes_behind": report.bytes_behind,
+            "segments_behind": report.segments_behind,
+            "frame_dropped": report.frame_dropped,
+            "store": asdict(report.summary),
+        }
+
+    # -- arguments --------------------------------------------------------------
+
+    def _store(self, actions: Any, name: str, text: str, *extras: str) -> None:
+        parser = actions.add_parser(name, help=text, description=text)
+        parser.add_argument("path", nargs="?", help="the store's root; default: that of the settings")
+        _common(parser)
+        if "--retention" in extras:
+            parser.add_argument(
+                "--retention", type=_retention, help="hours that finished jobs are kept, or infinity"
+            )
+        if "--use-empty" in extras:
+            parser.add_argument("--use-empty", action="store_true", help="accept an existing empty directory")
+        if "--durability" in extras:
+            _durability(parser)
+
+    def _decode(self, actions: Any) -> None:
+        text = "decode one piece of bytes; exit 1 when it is refused"
+        parser = actions.add_parser("decode", help=text, description=text)
+        parser.add_argument("kind", metavar="KIND", help=", ".join(KINDS))
+        parser.add_argument(
+            "hex", metavar="HEX", nargs="?", default="-", help="hexadecimal, or - for standard input"
+        )
+        _common(parser)
+
+    def _copy(self, actions: Any, name: str, text: str) -> None:
+        parser = actions.add_parser(name, help=text, description=text)
+        parser.add_argument("source")
+        parser.add_argument("destination")
+        parser.add_argument("catalog", help="the catalog to write, outside source and destination")
+        if name == "restore":
+            parser.add_argument("--verify", help="the catalog the backup was written with (required)")
+        parser.add_argument("--max-files", type=int, default=CopyOptions().max_files)
+        parser.add_argument("--max-bytes", type=int, default=CopyOptions().max_bytes)
+        _common(parser)
+        _durability(parser)
+
+    def _salvage(self, actions: Any) -> None:
+        text = "write a new store from what is whole in a damaged one, which is only read"
+        parser = actions.add_parser("salvage", help=text, description=text)
+        parser.add_argument("source")
+        parser.add_argument("destination")
+        _common(parser)
+        _durability(parser)
+
+    def _path(self, options: dict[str, Any]) -> str:
+        if options["path"]:
+            return os.path.abspath(options["path"])
+        directory = getattr(conf.get().storage.options, "directory", "")
+        if not directory:
+            raise CommandError(
+                "name the store's root: the settings name no journal directory", returncode=USAGE
+            )
+        return os.path.join(os.path.abspath(directory), "store")
+
+    def _copying(self, options: dict[str, Any]) -> CopyOptions:
+        return CopyOptions(
+            durability=options["durability"],
+            validated_filesystem=options["validated_filesystem"],
+            max_files=options["max_files"],
+            max_bytes=options["max_bytes"],
+        )
+
+    # -- output --------------------------------------------------------------
+
+    def _print(self, report: dict[str, Any], options: dict[str, Any]) -> None:
+        if options["format"] == "json":
+            self.stdout.write(json.dumps(report))
+            return
+        self.stdout.write(self.style.SUCCESS(f"{options['action']}: ok"))
+        for name, value in report.items():
+            if name != "ok":
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                self.stdout.write(f"  {name.replace('_', ' ')}: {text}")
+
+    def _refuse(self, error: JournalError, options: dict[str, Any]) -> None:
+        if options["format"] == "json":
+            self.stdout.write(json.dumps(refusal_as_json(error)))
+            sys.exit(REFUSED)
+        raise CommandError(f"{options['action']} refused: {error}", returncode=REFUSED) from error
+
+    def _progress(self, options: dict[str, Any], unit: str) -> Any:
+        if options["format"] == "json" or not self.stderr.isatty():
+            return None
+        bar = _Bar(self.stderr)
+        return lambda done, position, total: bar.show(position, total, f"{done:,} {unit}")
+
+    def _copied(self, options: dict[str, Any]) -> Any:
+        if options["format"] == "json" or not self.stderr.isatty():
+            return None
+        bar = _Bar(self.stderr)
+        return lambda done, total: bar.show(done, total, "copied")
+
+
+class _Bar:
+    """A progress bar on one line of a terminal, drawn ten times a second at most."""
+
+    def __init__(self, out: Any) -> None:
+        self._out = out
+        self._last = 0.0
+
+    def show(self, done: int, total: int, text: str) -> None:
+        now = time.monotonic()
+        finished = done >= total
+        if now - self._last < 0.1 and not finished:
+            return
+        self._last = now
+        share = done / total if total else 1.0
+        filled = "#" * int(share * 30)
+        self._out.write(f"\r[{filled:<30}] {share:>4.0%} {text}", ending="\n" if finished else "")
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=["text", "json"], default="text")
+
+
+def _durability(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--durability", choices=["sync", "write"], default="sync")
+    parser.add_argument(
+        "--validated-filesystem",
+        action="store_true",
+        help="vouch that a file system other than ext4, XFS and Btrfs keeps what it syncs",
+    )
+
+
+def _retention(text: str) -> Retention:
+    if text == "infinity":
+        return INFINITY
+    if not text.isdigit() or not 1 <= int(text) <= MAX_HOURS:
+        raise argparse.ArgumentTypeError("a whole number of hours from 1, or infinity")
+    return Retention(unit="hours", amount=int(text))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,110 @@
+"""Single pieces of bytes, decoded and said in JSON: for forensics, and to try a byte string."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any, Final
+
+from .definition import JobDefinition
+from .event_v1 import decode_event_v1
+from .event_v2 import decode_event_v2
+from .extension import decode_extension
+from .manifest import decode_manifest
+from .metadata import decode_current, decode_marker
+from .mutation import decode_mutation
+from .record import Incomplete, decode_record
+from .refusal import refuse
+from .scan import SegmentScan
+from .segment import HEADER_BYTES, decode_header
+from .snapshot import decode_snapshot
+from .value import decode_value
+
+
+def describe(kind: str, data: bytes) -> Any:
+    """Decode ``data`` as ``kind`` and return what it says, fit for JSON.
+
+    Args:
+        kind: ``record``, ``segment``, ``value``, ``current``, ``manifest``, ``marker`` or
+            ``event:TYPE:SCHEMA``.
+
+    Raises:
+        JournalError: The first rule the bytes break.
+    """
+    if kind.startswith("event:"):
+        return _as_json(_decode_payload(kind, data))
+    decode = _DECODERS.get(kind)
+    if decode is None:
+        raise refuse("argument", "unknown_kind", kind)
+    return decode(data)
+
+
+def _decode_payload(kind: str, data: bytes) -> object:
+    parts = kind.split(":")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts[1:]):
+        raise refuse("argument", "unknown_kind", kind)
+    event_type, schema = int(parts[1]), int(parts[2])
+    if (event_type, schema) == (7, 1):
+        return decode_snapshot(data)
+    if (event_type, schema) == (8, 1):
+        return decode_mutation(data)
+    if event_type >= 128:
+        return decode_extension(event_type, schema, data)
+    if event_type >= 7:
+        return decode_event_v2(event_type, schema, data)
+    return decode_event_v1(event_type, schema, data)
+
+
+def _record(data: bytes) -> Any:
+    found = decode_record(data)
+    if isinstance(found, Incomplete):
+        raise refuse("incomplete_tail", "incomplete", found.stage, found.available_bytes, found.missing_bytes)
+    return {**_as_json(found.record), "size": found.size, "remainder_bytes": len(found.remainder)}
+
+
+def _segment(data: bytes) -> Any:
+    expected = decode_header(data[:HEADER_BYTES]).segment_id if len(data) >= HEADER_BYTES else 1
+    scan = SegmentScan(
+        lambda position, size: data[position : position + size],
+        len(data),
+        expected_id=expected,
+        expected_store=None,
+        highest=True,
+    )
+    records = [
+        {
+            "offset": item.offset,
+            "record_type": item.record_type,
+            "payload_schema": item.payload_schema,
+            "sequence": item.sequence,
+            "payload_bytes": len(item.payload),
+        }
+        for item in scan
+    ]
+    assert scan.header is not None
+    return {**_as_json(scan.header), **_as_json(scan.summary), "records": records}
+
+
+_DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
+    "record": _record,
+    "segment": _segment,
+    "value": lambda data: _as_json(decode_value(data)),
+    "current": lambda data: _as_json(decode_current(data)),
+    "manifest": lambda data: _as_json(decode_manifest(data)),
+    "marker": lambda data: {"store_id": decode_marker(data).hex()},
+}
+KINDS: Final = (*_DECODERS, "event:TYPE:SCHEMA")
+
+
+def _as_json(item: Any) -> Any:
+    if isinstance(item, bytes):
+        return {"hex": item.hex()}
+    if isinstance(item, JobDefinition):
+        return _as_json(decode_value(item.encoded))
+    if is_dataclass(item):
+        return {field.name: _as_json(getattr(item, field.name)) for field in fields(item)}
+    if isinstance(item, dict):
+        return {key: _as_json(value) for key, value in item.items()}
+    if isinstance(item, list | tuple):
+        return [_as_json(value) for value in item]
+    return item

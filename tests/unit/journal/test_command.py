@@ -1,0 +1,110 @@
+"""``belay_journal``: what scripts and operators see."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_belay.storage.journal.format.value import encode_value
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> str:
+    return os.path.realpath(tmp_path)
+
+
+def run(*args: str) -> str:
+    out = io.StringIO()
+    call_command("belay_journal", *args, stdout=out)
+    return out.getvalue()
+
+
+def run_json(*args: str) -> tuple[int, dict[str, Any]]:
+    out = io.StringIO()
+    code = 0
+    try:
+        call_command("belay_journal", *args, "--format", "json", stdout=out)
+    except SystemExit as error:
+        code = int(error.code or 0)
+    return code, json.loads(out.getvalue())
+
+
+def init(base: str, name: str = "store") -> str:
+    path = f"{base}/{name}"
+    code, report = run_json("init", path, "--durability", "write")
+    assert (code, report["ok"]) == (0, True)
+    return path
+
+
+def test_verify_tells_a_whole_store_from_a_damaged_one(base: str) -> None:
+    path = init(base)
+    code, report = run_json("verify", path)
+    assert (code, report["ok"], report["records"]) == (0, True, 0)
+    segment = next(Path(path).glob("epochs/*/segments/*.tay"))
+    with segment.open("ab") as file:
+        file.write(b"TA")
+    code, report = run_json("verify", path)
+    assert code == 1
+    assert report["ok"] is False
+    assert report["refusal"] == "ambiguous_short_tail"
+    assert (report["kind"], report["path"], report["offset"]) == ("incomplete_tail", str(segment), 44)
+    assert report["last_good_sequence"] == 0
+
+
+def test_text_output_says_what_to_do(base: str) -> None:
+    path = init(base)
+    assert "records: 0" in run("inspect", path)
+    with pytest.raises(CommandError) as caught:
+        run("inspect", f"{base}/nothing")
+    assert caught.value.returncode == 1
+    assert "existing_root_or_lock_missing" in str(caught.value)
+    with pytest.raises(CommandError) as caught:
+        run("init", path, "--durability", "write")
+    assert "already_initialized" in str(caught.value)
+
+
+def test_compact_backup_restore_salvage_round(base: str) -> None:
+    path = init(base)
+    code, report = run_json("compact", path, "--durability", "write", "--retention", "infinity")
+    assert (code, report["reclaimed"]) == (0, True)
+    write = ("--durability", "write")
+    assert run_json("backup", path, f"{base}/copy", f"{base}/c.json", *write)[0] == 0
+    code, report = run_json("restore", f"{base}/copy", f"{base}/back", f"{base}/b.json", *write)
+    assert (code, report["refusal"]) == (1, "restore_catalog_required")
+    code, report = run_json(
+        "restore", f"{base}/copy", f"{base}/back", f"{base}/b.json", "--verify", f"{base}/c.json", *write
+    )
+    assert (code, report["files"]) == (0, 5)
+    code, report = run_json("salvage", f"{base}/back", f"{base}/saved", *write)
+    assert (code, report["fault"], report["store"]["records"]) == (0, None, 0)
+
+
+def test_decode_says_the_value_or_the_refusal() -> None:
+    hex_bytes = encode_value({"a": [1, "x", None, -2.5, b"\x01"]}).hex()
+    code, report = run_json("decode", "value", hex_bytes)
+    assert (code, report["value"]) == (0, {"a": [1, "x", None, -2.5, {"hex": "01"}]})
+    code, report = run_json("decode", "value", "0a")
+    assert (code, report["refusal"], report["kind"]) == (1, "unknown_tag", "invalid_payload")
+    code, report = run_json("decode", "event:9:1", "00")
+    assert (code, report["refusal"]) == (1, "unsupported_payload_schema")
+    code, report = run_json("decode", "event:99:1", "00")
+    assert (code, report["refusal"]) == (1, "unknown_event_type")
+    code, report = run_json("decode", "record", "544159")
+    assert (code, report["refusal"], report["details"]) == (1, "incomplete", ["header", "3", "21"])
+
+
+def test_decode_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("09 0000\n0000"))
+    assert run_json("decode", "value", "-")[1]["value"] == {}
+
+
+def test_usage_errors_are_not_refusals() -> None:
+    with pytest.raises(CommandError) as caught:
+        run("decode", "value", "zz")
+    assert caught.value.returncode == 2
