@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from django_belay.contract import names
 from django_belay.contract.notification import PokePolicy
@@ -20,6 +21,7 @@ from django_belay.storage.postgres.changes import JobRow, apply, lock_rows
 from django_belay.storage.postgres.grouping import send_grouped
 from django_belay.storage.postgres.locks import lock
 from django_belay.storage.postgres.session import Session, Transaction, atomically
+from django_belay.storage.postgres.settling import find_unsettled
 from django_belay.storage.postgres.transitions import Intent, carry_out
 from django_belay.storage.postgres.waits import newer_thans
 
@@ -27,6 +29,10 @@ logger = logging.getLogger("django_belay.sweeper")
 
 # Jobs that wake in one transaction; each holds the locks of up to three scopes.
 GROUP = 100
+# Workflows whose members are read at once: one may have tens of thousands.
+WORKFLOWS_READ = 20
+
+T = TypeVar("T")
 
 
 # -- children ------------------------------------------------------------------------
@@ -121,7 +127,11 @@ def resettle_workflows(
     session: Session, rotation: Rotation, *, poke: PokePolicy, now: datetime, limit: int
 ) -> int:
     """Settle the next ``limit`` workflows that have held members; members changed (§8.3)."""
-    workflows = _next_workflows(session, rotation, limit)
+    workflows = [
+        workflow_id
+        for some in _chunks(_next_workflows(session, rotation, limit), WORKFLOWS_READ)
+        for workflow_id in find_unsettled(session.run, some)
+    ]
 
     def settle(indices: Sequence[int]) -> int:
         chosen = [workflows[index] for index in indices]
@@ -154,7 +164,7 @@ def _in_groups(
     items: Sequence[int], operation: Callable[[Sequence[int]], int], *, what: str, size: int = GROUP
 ) -> int:
     """Run ``operation`` on groups; how much it changed. Failures are logged."""
-    groups = [items[start : start + size] for start in range(0, len(items), size)]
+    groups = _chunks(items, size)
     changed = 0
 
     def send(group: Sequence[int]) -> dict[int, bool]:
@@ -168,3 +178,7 @@ def _in_groups(
             raise error
         logger.warning("%s: item %s failed: %s", what, item, error)
     return changed
+
+
+def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -11,7 +11,9 @@ from django_belay.contract.outcome import Changes
 from django_belay.contract.settlement import DOOMED, Member, Settlement, settle
 from django_belay.contract.state import State, is_terminal
 from django_belay.storage.postgres.changes import JobRow
-from django_belay.storage.postgres.session import Contended, Transaction
+from django_belay.storage.postgres.session import Contended, Params, Rows, Transaction
+
+Run = Callable[[str, Params], Rows]
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ def foresee(
     if not moving:
         return Foreseen(written=written)
     reheld = [job_id for job_id, state in written.items() if state == "held"]
-    members, parents = _members(transaction, sorted(moving), reheld)
+    members, parents = _members(transaction.run, sorted(moving), reheld)
     settlement = _settle(members.values(), written)
     moved = frozenset(settlement.releases + settlement.dooms)
     return Foreseen(written=written, members=members, parents=parents, moved=moved)
@@ -78,6 +80,12 @@ def settled(
         doomed = job_id in settlement.dooms
         result[job_id] = _doom(before, now) if doomed else replace(before, state="ready")
     return result
+
+
+def find_unsettled(run: Run, workflow_ids: Sequence[str]) -> list[str]:
+    """Which of these workflows have a member to release or doom, looked at without a lock."""
+    members, _ = _members(run, workflow_ids, ())
+    return [workflow_id for workflow_id, of_it in members.items() if settle(of_it) != Settlement()]
 
 
 # A release keeps the instant that the member was scheduled for.
@@ -118,12 +126,12 @@ def _moving(transaction: Transaction, rows: Mapping[int, JobRow], written: Mappi
 
 
 def _members(
-    transaction: Transaction, workflow_ids: Sequence[str], reheld: Sequence[int]
+    run: Run, workflow_ids: Sequence[str], reheld: Sequence[int]
 ) -> tuple[dict[str, list[Member]], dict[int, int]]:
     members: defaultdict[str, list[Member]] = defaultdict(list)
     parents: dict[int, int] = {}
     params = {"workflow_ids": list(workflow_ids), "reheld": list(reheld)}
-    for row in transaction.run("workflow_members", params):
+    for row in run("workflow_members", params):
         workflow_id, job_id, name, state, deps, ignore, parent_id = row
         # No text in PostgreSQL holds a NUL: a member without a name is nobody's dep.
         name = f"\0{job_id}" if name is None else name
