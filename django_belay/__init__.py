@@ -12,13 +12,16 @@ from django_belay.contract.money import Budget, Cost
 from django_belay.registry import Chunk, Unique
 
 if TYPE_CHECKING:
+    from django_belay.batches import Batch
     from django_belay.client import JobHandle, enqueue_job, list_jobs, stats
     from django_belay.client import get as get_job
     from django_belay.deferred import Deferred
     from django_belay.engine.context import JobContext
     from django_belay.jobs import JobFunction, job
+    from django_belay.workflows import Workflow
 
 __all__ = [
+    "Batch",
     "Budget",
     "Chunk",
     "Cost",
@@ -27,6 +30,7 @@ __all__ = [
     "JobFunction",
     "JobHandle",
     "Unique",
+    "Workflow",
     "__version__",
     "enqueue_job",
     "get_job",
@@ -37,10 +41,12 @@ __all__ = [
 
 # Loaded at first use, so that a process that only wants a version or an error loads no driver.
 _LAZY = {
+    "Batch": ("django_belay.batches", "Batch"),
     "Deferred": ("django_belay.deferred", "Deferred"),
     "JobContext": ("django_belay.engine.context", "JobContext"),
     "JobFunction": ("django_belay.jobs", "JobFunction"),
     "JobHandle": ("django_belay.client", "JobHandle"),
+    "Workflow": ("django_belay.workflows", "Workflow"),
     "enqueue_job": ("django_belay.client", "enqueue_job"),
     "get_job": ("django_belay.client", "get"),
     "job": ("django_belay.jobs", "job"),

@@ -72,7 +72,7 @@ def cancel(
         answers = storage.request_cancel(job_id, reason=reason or "cancelled", tree=tree, now=_now())
         return _found(answers[0])
 
-    return _after_commit(work, what=f"cancelling job {job_id}", join=join)
+    return after_commit(work, what=f"cancelling job {job_id}", join=join)
 
 
 def retry(job_id: int, *, join: bool = False) -> Controlled | Deferred[Controlled]:
@@ -85,7 +85,7 @@ def retry(job_id: int, *, join: bool = False) -> Controlled | Deferred[Controlle
     Contract: §8.6; rules 9, 10, 34.
     """
     check_id(job_id)
-    return _after_commit(
+    return after_commit(
         lambda: _found(storage_for_client().storage.retry(job_id, now=_now())),
         what=f"retrying job {job_id}",
         join=join,
@@ -149,7 +149,8 @@ def _check_payload(payload: JSON) -> None:
         )
 
 
-def _after_commit(work: Callable[[], T], *, what: str, join: bool) -> T | Deferred[T]:
+def after_commit(work: Callable[[], T], *, what: str, join: bool) -> T | Deferred[T]:
+    """Do it now, or after the commit where the caller has a transaction open (rule 10)."""
     session = storage_for_client().session
     if join or not session.is_in_callers_transaction():
         return work()

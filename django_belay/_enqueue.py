@@ -130,7 +130,7 @@ def insert_one(job: NewJob, now: datetime) -> Inserted:
     """Insert a row in the caller's transaction, or on its own."""
     found = storage_for_client()
     (inserted,) = found.storage.insert_jobs([job], now=now)
-    _announce([job], [inserted])
+    announce([job], [inserted])
     return inserted
 
 
@@ -151,7 +151,7 @@ def insert_many(jobs: Sequence[NewJob], now: datetime) -> list[Inserted]:
     )
     inserted = dict(zip(order, answers, strict=True))
     by_index = [inserted[index] for index in range(len(jobs))]
-    _announce(jobs, by_index)
+    announce(jobs, by_index)
     return by_index
 
 
@@ -172,7 +172,8 @@ def _insert_chunks(
     return answers
 
 
-def _announce(jobs: Sequence[NewJob], inserted: Sequence[Inserted]) -> None:
+def announce(jobs: Sequence[NewJob], inserted: Sequence[Inserted]) -> None:
+    """Send ``job_enqueued`` for the rows that were inserted, once a kind and queue."""
     if not job_enqueued.receivers:
         return
     pairs = [(job, answer.job_id) for job, answer in zip(jobs, inserted, strict=True) if not answer.duplicate]

@@ -31,6 +31,17 @@ class JobNotFound(BelayError, LookupError):
         )
 
 
+class WorkflowNotFound(BelayError, LookupError):
+    """No job belongs to a workflow or batch of this id: never inserted, rolled back, or pruned."""
+
+    def __init__(self, workflow_id: str) -> None:
+        self.workflow_id = workflow_id
+        super().__init__(
+            f"workflow {workflow_id!r:.120} has no members: it was never inserted, its transaction was "
+            "rolled back, or it was pruned after its retention"
+        )
+
+
 # -- schema -----------------------------------------------------------------
 
 

@@ -53,3 +53,8 @@ def costly(ctx, url: str) -> None:
 async def asynchronous(ctx, value: int) -> int:
     """An ``async def`` job."""
     return value
+
+
+@job
+def summarise(batch_id: str) -> None:
+    """The job on completion of a batch."""

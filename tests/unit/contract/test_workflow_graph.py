@@ -39,7 +39,7 @@ def test_a_long_cycle_is_cut() -> None:
 
 
 def test_an_unknown_dependency_is_named_with_the_nearest_member() -> None:
-    with pytest.raises(InvalidWorkflow, match="'b' depends on 'ferch'.*did you mean 'fetch'"):
+    with pytest.raises(InvalidWorkflow, match=r"'b' depends on 'ferch'.*did you mean 'fetch'"):
         topological_order({"fetch": [], "b": ["ferch"]})
 
 
