@@ -95,7 +95,7 @@ class Acknowledger:
             return
         group = self._collect()
         if group and self._is_down:
-            self._delay([_Delayed(ack, self._give_up_at()) for ack in group])
+            self._delay([_Delayed(ack, 0.0) for ack in group])
         elif group:
             self._send([_Delayed(ack, 0.0) for ack in group])
 

@@ -31,7 +31,7 @@ TICK_S = 0.25
 BEAT_S = 5.0
 CHECK_S = 1.0
 # What a stopping child may take beyond the grace: last call, hand-back, exit.
-STOP_MARGIN_S = 6.0
+STOP_MARGIN_S = 12.0
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
