@@ -13,7 +13,15 @@ from django_belay._hints import ResultHint
 from django_belay.contract import envelope
 from django_belay.contract.job import JSON, Job
 from django_belay.contract.state import is_terminal
-from django_belay.exceptions import BudgetExceeded, InvalidInput, JobCancelled, JobFailed, ResultTimeout
+from django_belay.db import storage_for_client
+from django_belay.exceptions import (
+    BudgetExceeded,
+    ConfigurationError,
+    InvalidInput,
+    JobCancelled,
+    JobFailed,
+    ResultTimeout,
+)
 
 FIRST_POLL_S = 0.005
 LAST_POLL_S = 0.2
@@ -31,8 +39,11 @@ def await_result(job_id: int, *, timeout: float | None = None) -> JSON:
         JobFailed, JobCancelled, BudgetExceeded: How the job ended instead.
         ResultTimeout: It has not ended in time; it goes on.
         JobNotFound: It is gone.
+        ConfigurationError: An endless wait inside the caller's transaction.
     """
     deadline = _deadline(check_id(job_id), timeout)
+    if timeout is None:
+        _refuse_endless_wait()
     with ResultHint(job_id, after_s=HINTS_AFTER_S) as hint:
         for pause in _pauses(deadline):
             job = get_row(job_id)
@@ -45,6 +56,8 @@ def await_result(job_id: int, *, timeout: float | None = None) -> JSON:
 async def aawait_result(job_id: int, *, timeout: float | None = None) -> JSON:
     """As :func:`await_result`; holds no thread while it waits."""
     deadline = _deadline(check_id(job_id), timeout)
+    if timeout is None:
+        await sync_to_async(_refuse_endless_wait)()
     for pause in _pauses(deadline):
         job = await sync_to_async(get_row)(job_id)
         if is_terminal(job.state):
@@ -71,6 +84,14 @@ def _deadline(_: int, timeout: float | None) -> float | None:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
         raise InvalidInput(f"is {timeout!r:.60}; give seconds, or None to wait without end", path="timeout")
     return time.monotonic() + timeout
+
+
+def _refuse_endless_wait() -> None:
+    if storage_for_client().session.is_in_callers_transaction():
+        raise ConfigurationError(
+            "waiting for a result without a timeout inside a transaction: no worker sees a job that was "
+            "enqueued in it before it commits. Wait after the atomic() block, or give a timeout"
+        )
 
 
 def _result_of(job: Job) -> JSON:

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from asgiref.sync import async_to_sync
+from django.db import connection, connections, transaction
 from django.test import override_settings
 
 from django_belay import _hints, _waiting
 from django_belay.contract.outcome import Succeeded
+from django_belay.exceptions import ConfigurationError
 from tests.app import jobs
 from tests.integration.worker import claim, end
 
@@ -95,11 +97,18 @@ def test_the_listening_connection_is_closed_with_the_last_wait(registered: threa
         assert cursor.fetchone() == (0,)
 
 
+def test_an_endless_wait_in_a_transaction_is_refused() -> None:
+    job = jobs.echo.enqueue(1)
+    with transaction.atomic():
+        with pytest.raises(ConfigurationError, match="after the atomic"):
+            job.result()
+        with pytest.raises(ConfigurationError, match="after the atomic"):
+            async_to_sync(job.aresult)()
+
+
 def test_a_wait_in_a_transaction_registers_nothing(
     registered: threading.Semaphore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from django.db import transaction
-
     monkeypatch.setattr(_waiting, "HINTS_AFTER_S", 0.0)
     with transaction.atomic():
         job = jobs.echo.enqueue(1)
