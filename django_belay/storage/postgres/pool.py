@@ -14,6 +14,7 @@ from psycopg import IsolationLevel
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from django_belay.exceptions import Unavailable
+from django_belay.storage.postgres.bounded import BoundedConnection
 from django_belay.storage.postgres.rows import register_loaders
 from django_belay.storage.postgres.session import Params, Rows, translated
 from django_belay.storage.postgres.statements import is_unprepared, statement
@@ -50,7 +51,8 @@ class PoolSession:
     def __init__(self, connect_params: Mapping[str, Any], options: PoolOptions | None = None) -> None:
         """Open lazily; ``connect_params`` are psycopg's (no pool is made for a bad host)."""
         self._options = options or PoolOptions()
-        self._pool = ConnectionPool(
+        self._pool: ConnectionPool[BoundedConnection] = ConnectionPool(
+            connection_class=BoundedConnection,
             kwargs=_connection_kwargs(connect_params, self._options),
             min_size=0,
             max_size=self._options.size,
@@ -88,7 +90,8 @@ class PoolSession:
                 f"no PostgreSQL connection within {self._options.connect_timeout_s:g} s"
             ) from error
 
-    def _configure(self, connection: psycopg.Connection[Any]) -> None:
+    def _configure(self, connection: BoundedConnection) -> None:
+        connection.answer_within_s = self._options.statement_timeout_s
         register_loaders(connection)
         connection.isolation_level = IsolationLevel.READ_COMMITTED
         connection.prepare_threshold = 5 if self._options.prepare else None
