@@ -59,8 +59,18 @@ class Run:
 
     @property
     def is_first(self) -> bool:
-        """Whether no run was before this one, so that no step can be journaled (rule 17)."""
-        return self.job.started_at == self.claimed_at
+        """Whether no run was before this one, so that no step can be journaled (rule 17).
+
+        ``started_at`` decides. A clock that stands still, as in tests, may give two claims
+        one instant; then whatever an earlier run can have left behind speaks against it.
+        """
+        job = self.job
+        return (
+            job.started_at == self.claimed_at
+            and job.attempt == 1
+            and not job.errors
+            and (job.ready_at is None or job.ready_at < self.claimed_at)
+        )
 
     @property
     def has_ended(self) -> bool:

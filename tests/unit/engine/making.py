@@ -16,7 +16,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 _JOB = Job(
     id=1, kind="k", queue="q", state="running", input={}, meta={}, priority=0, attempt=1, max_attempts=3,
-    partition_key=None, ready_at=NOW, lease_until=NOW, leased_by="n:1:1", await_scope=None, await_name=None,
+    partition_key=None, ready_at=None, lease_until=NOW, leased_by="n:1:1", await_scope=None, await_name=None,
     workflow_id=None, wf_name=None, wf_deps=(), wf_ignore=(), cron_name=None, cron_slot=None, unique_key=None,
     unique_mode=None, parent_id=None, budget_usd_micros=None, budget_tokens=None, spent_usd_micros=0,
     spent_tokens=0, result=None, errors=[], cancel_requested=False, inserted_at=NOW, started_at=NOW,

@@ -32,18 +32,21 @@ class FakeStorage:
         job_id = ack.lease.job_id
         if self.is_down:
             raise Unavailable("down")
-        if job_id in self.poison and isinstance(ack.outcome, Succeeded):
+        if self._refuses(ack):
             raise StorageError("refused")
         if job_id in self.stale:
             return Stale(job_id)
         self.written.append(ack)
         return Applied(job_id, "succeeded")
 
+    def _refuses(self, ack: Ack) -> bool:
+        return ack.lease.job_id in self.poison and isinstance(ack.outcome, Succeeded)
+
     def ack_group(self, acks: Sequence[Ack], *, now: datetime) -> list[AckResult]:
         self.groups.append(len(acks))
         if self.is_down:
             raise Unavailable("down")
-        if self.poison.intersection(a.lease.job_id for a in acks) and not self.names_members:
+        if not self.names_members and any(self._refuses(ack) for ack in acks):
             raise StorageError("refused")
         results: list[AckResult | None] = []
         failures: dict[int, Exception] = {}
