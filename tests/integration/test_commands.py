@@ -126,6 +126,10 @@ def test_filters_go_over_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs.echo.enqueue_many([{"value": n} for n in range(5)])
     assert as_json("belay_jobs", "cancel", "--queue", "default", "--limit", 3)["done"] == 3
     assert as_json("belay_jobs", "cancel", "--queue", "default")["done"] == 2
+    running = jobs.echo.enqueue_many([{"value": n} for n in range(3)]).ids
+    claim()  # stays running when it is asked to stop
+    answer = as_json("belay_jobs", "cancel", "--state", "running", "--limit", 5)
+    assert [job["id"] for job in answer["jobs"]] == running[::-1]
 
 
 def test_cancel_gives_its_reason_and_asks_running_jobs() -> None:

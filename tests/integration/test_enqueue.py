@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -11,13 +11,13 @@ from uuid import UUID
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_belay import _enqueue, client, db
 from django_belay.contract.encryption import decrypt
-from django_belay.deferred import StillDeferred
+from django_belay.deferred import Deferred, StillDeferred
 from django_belay.exceptions import (
     ConfigurationError,
     InvalidInput,
@@ -118,6 +118,43 @@ def test_enqueue_on_commit_checks_at_the_call_and_forgets_after_a_rollback() -> 
     assert not deferred.is_done
     assert not Job.objects.exists()
     assert jobs.echo.enqueue_on_commit(2).get().job.input == {"value": 2}
+
+
+@pytest.fixture
+def jobs_elsewhere() -> Iterator[None]:
+    """The jobs' database is another alias than the business rows'."""
+    settings = connections.settings["belay_other"] = connections.settings["default"]
+    other = connections["belay_other"]
+    # Django's tests let nobody connect to an alias that they were not told of before.
+    del connections.settings["belay_other"]
+    other.ensure_connection()
+    connections.settings["belay_other"] = settings
+    with override_settings(BELAY={"STORAGE": {"OPTIONS": {"database": "belay_other"}}}):
+        yield
+    other.close()
+    del connections["belay_other"], connections.settings["belay_other"]
+
+
+@committed
+@pytest.mark.usefixtures("jobs_elsewhere")
+def test_jobs_in_another_database_follow_the_commit_of_the_business_rows() -> None:
+    with pytest.raises(Undo), transaction.atomic():  # noqa: PT012
+        kept = jobs.echo.enqueue(1)
+        forgotten = jobs.echo.enqueue_on_commit(2)
+        raise Undo
+    assert kept.refresh().state == "ready"
+    assert not forgotten.is_done
+    with transaction.atomic():
+        later = jobs.echo.enqueue_on_commit(3)
+        assert not later.is_done
+        answer = kept.cancel()
+        assert kept.refresh().state == "cancelled"
+    assert not isinstance(answer, Deferred)
+    assert later.get().refresh().job.input == {"value": 3}
+    with transaction.atomic(using="belay_other"):
+        waiting = jobs.echo.enqueue_on_commit(4)
+        assert not waiting.is_done
+    assert waiting.is_done
 
 
 @committed

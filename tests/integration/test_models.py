@@ -125,10 +125,12 @@ def test_values_are_decoded() -> None:
 
 def test_a_template_changes_nothing() -> None:
     jobs.echo.enqueue(0)
-    Template("{{ job.cancel }}{{ job.retry }}{{ jobs.delete }}").render(
-        Context({"job": Job.objects.get(), "jobs": Job.objects.all()})
-    )
+    context = Context({"job": Job.objects.get(), "jobs": Job.objects.all()})
+    Template("{{ job.cancel }}{{ job.signal }}{{ job.steer }}{{ jobs.delete }}").render(context)
     assert Job.objects.get().state == "ready"
+    Job.objects.get().cancel()
+    Template("{{ job.retry }}").render(context)
+    assert Job.objects.get().state == "cancelled"
 
 
 @pytest.mark.parametrize(
