@@ -18,7 +18,8 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from django_belay._setting import Problem, Section, as_seconds
-from django_belay.contract.admission import MAX_COUNT, Limits, Partition, Rate
+from django_belay.contract import queue_opts
+from django_belay.contract.admission import Limits, Partition
 from django_belay.contract.envelope import MAX_STEP_BYTES
 from django_belay.contract.json_value import MAX_DEPTH
 from django_belay.contract.notification import NotifyMode, PokePolicy
@@ -326,7 +327,8 @@ def _journal(storage: Section) -> JournalOptions:
     )
 
 
-QUEUE_KEYS = ("limit", "global_limit", "rate", "partition", "notify", "paused")
+QUEUE_KEYS = (*queue_opts.KEYS, "notify", "paused")
+DEFAULT_LIMIT = (10, 10)
 
 
 def _queues(root: Section) -> dict[str, QueueSettings]:
@@ -343,60 +345,22 @@ def _queues(root: Section) -> dict[str, QueueSettings]:
 def _queue(entries: Section, name: str, value: object) -> QueueSettings:
     options = entries.below(name, value)
     options.only(QUEUE_KEYS)
+    opts, findings = queue_opts.parse(
+        {key: options.values[key] for key in queue_opts.KEYS if key in options.values}
+    )
+    for finding in findings:
+        *above, key = finding.path
+        section = options
+        for part in above:
+            section = section.section(part)
+        section.refuse(key, finding.message, finding.hint)
     return QueueSettings(
         name=name,
-        limit=_local_limit(options),
-        limits=Limits(
-            global_limit=options.optional_integer("global_limit", most=MAX_COUNT),
-            rate=_rate(options),
-            partition=_partition(options),
-        ),
+        limit=opts.limit or DEFAULT_LIMIT,
+        limits=opts.limits,
         notify=options.choice("notify", "auto", NOTIFY_MODES) if "notify" in options.values else None,
         paused=options.flag("paused", False),
     )
-
-
-def _local_limit(options: Section) -> tuple[int, int]:
-    if not isinstance(options.values.get("limit"), Mapping):
-        limit = options.integer("limit", 10, most=10_000)
-        return limit, limit
-    bounds = options.section("limit")
-    bounds.only(("min", "max"))
-    least, most = bounds.integer("min", 1, most=10_000), bounds.integer("max", 10, most=10_000)
-    if least > most:
-        bounds.refuse("min", f"is {least}, above max {most}", "Give a min of at most max.")
-        return most, most
-    return least, most
-
-
-def _rate(options: Section) -> Rate | None:
-    if options.values.get("rate") is None:
-        return None
-    rate = options.section("rate")
-    rate.only(("allowed", "period", "resource", "estimate"))
-    for key in ("allowed", "period"):
-        if key not in rate.values:
-            rate.refuse(key, "is missing", "A rate needs allowed (units) and period (whole seconds).")
-    period = rate.seconds("period", 60.0, least=1.0)
-    if period != int(period):
-        rate.refuse("period", f"is {period:g} s", "Windows are whole seconds.")
-    return Rate(
-        allowed=rate.integer("allowed", 1, least=0, most=MAX_COUNT),
-        period_s=max(1, int(period)),
-        estimate=rate.integer("estimate", 1, least=0, most=MAX_COUNT),
-        resource=rate.optional_text("resource"),
-    )
-
-
-def _partition(options: Section) -> Partition | None:
-    match options.values.get("partition"):
-        case None:
-            return None
-        case ("input" | "meta" as column, str(key)) if key:
-            return Partition(column=column, key=key)
-        case other:
-            options.refuse("partition", f"is {other!r}", 'Give ("input", key) or ("meta", key).')
-            return None
 
 
 CRON_KEYS = ("expression", "kind", "input", "options", "timezone", "catch_up", "paused")
