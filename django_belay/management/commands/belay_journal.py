@@ -95,13 +95,15 @@ class Command(BaseCommand):
         return {**asdict(report), "epoch_id": report.epoch_id.hex()}
 
     def do_backup(self, options: dict[str, Any]) -> dict[str, Any]:
-        paths = [os.path.abspath(options[name]) for name in ("source", "destination", "catalog")]
-        return asdict(backup(*paths, self._copying(options), progress=self._copied(options)))
+        source, destination, catalog = _paths(options)
+        copying = self._copying(options)
+        return asdict(backup(source, destination, catalog, copying, progress=self._copied(options)))
 
     def do_restore(self, options: dict[str, Any]) -> dict[str, Any]:
-        paths = [os.path.abspath(options[name]) for name in ("source", "destination", "catalog")]
+        source, destination, catalog = _paths(options)
         verify = options["verify"] and os.path.abspath(options["verify"])
-        return asdict(restore(*paths, verify, self._copying(options), progress=self._copied(options)))
+        copying, progress = self._copying(options), self._copied(options)
+        return asdict(restore(source, destination, catalog, verify, copying, progress=progress))
 
     def do_salvage(self, options: dict[str, Any]) -> dict[str, Any]:
         report = salvage(
@@ -165,13 +167,13 @@ class Command(BaseCommand):
 
     def _path(self, options: dict[str, Any]) -> str:
         if options["path"]:
-            return os.path.abspath(options["path"])
-        directory = getattr(conf.get().storage.options, "directory", "")
-        if not directory:
+            return os.path.abspath(str(options["path"]))
+        journal = conf.get().journal
+        if journal is None or not journal.directory:
             raise CommandError(
                 "name the store's root: the settings name no journal directory", returncode=USAGE
             )
-        return os.path.join(os.path.abspath(directory), "store")
+        return os.path.join(os.path.abspath(journal.directory), "store")
 
     def _copying(self, options: dict[str, Any]) -> CopyOptions:
         return CopyOptions(
@@ -228,6 +230,14 @@ class _Bar:
         share = done / total if total else 1.0
         filled = "#" * int(share * 30)
         self._out.write(f"\r[{filled:<30}] {share:>4.0%} {text}", ending="\n" if finished else "")
+
+
+def _paths(options: dict[str, Any]) -> tuple[str, str, str]:
+    return (
+        os.path.abspath(options["source"]),
+        os.path.abspath(options["destination"]),
+        os.path.abspath(options["catalog"]),
+    )
 
 
 def _common(parser: argparse.ArgumentParser) -> None:

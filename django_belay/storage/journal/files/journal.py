@@ -6,16 +6,21 @@ for them writes everything planned so far in one batch, syncs once, and wakes th
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
+from django_belay.exceptions import JournalError
 from django_belay.storage.journal.format.extension import Frame
+from django_belay.storage.journal.format.limits import MAX_U64
 from django_belay.storage.journal.format.pair import Payload, encode_payload
 from django_belay.storage.journal.format.refusal import located, refuse
 from django_belay.storage.journal.format.segment import HEADER_BYTES
+from django_belay.storage.journal.state.finished import location
 from django_belay.storage.journal.state.store_state import StoreState
 
 from . import disk, layout
@@ -39,6 +44,7 @@ class JournalOptions:
     rotation_target_bytes: int = ROTATION_TARGET_BYTES
     reserve_bytes: int = RESERVE_BYTES
     writer: Literal["scribe", "inline"] = "scribe"
+    activation_window_s: float = 30.0
     budgets: ReadBudgets = field(default_factory=ReadBudgets)
 
 
@@ -59,6 +65,7 @@ class Journal:
         self._waiters: list[_Waiter] = []
         self._admits = True
         self._written_through = tail.written.next_sequence - 1
+        recovered.state.go_live()
         self._room = Room(ownership.root, options.reserve_bytes)
         self.delta: list[tuple[int, int, bytes]] | None = None
         self.compacting = threading.Lock()
@@ -228,6 +235,8 @@ class Journal:
                 self._writing = False
                 if good:
                     self._written_through = through
+                    at = self.tail.written
+                    self.state.written(location(at.segment_id, at.size))
                     self._room.refresh()
                 waiting, self._waiters = self._waiters, []
                 served = [waiter for waiter in waiting if good and waiter.sequence <= through]
@@ -289,22 +298,54 @@ def open_journal(
 
 
 def activate(ownership: Ownership, recovered: Recovered, options: JournalOptions) -> Journal:
-    """Turn an inspection into ownership for writing, in the same session (spec F)."""
+    """Turn an inspection into ownership for writing, once and in the same session (spec F).
+
+    Raises:
+        JournalError: ``already_activated``, ``activation_window_expired``, ``caller_lost``, a
+            changed view; or kind ``uncertain_activation`` once writing was promoted.
+    """
+    _check_session(recovered, options)
     check_unchanged(recovered)
     revalidate(ownership, recovered, options.budgets)
     ownership.check_noreplace()
+    recovered.activated = True
     pen: Pen = InlinePen() if options.writer == "inline" else ScribePen(ownership)
     try:
-        try:
-            _promote(ownership, recovered)
-            journal = Journal(ownership, recovered, _open_tail(recovered, pen, options), pen, options)
-        except OSError as error:
-            raise disk.io_error(error, ownership.root.path) from error
+        _promote(ownership, recovered)
+        journal = Journal(ownership, recovered, _open_tail(recovered, pen, options), pen, options)
         _abort_open_frame(journal)
+    except OSError as error:
+        pen.close()
+        refusal = disk.io_error(error, ownership.root.path)
+        raise _uncertain(refusal) from error
+    except JournalError as error:
+        pen.close()
+        raise _uncertain(error) from error
     except BaseException:
         pen.close()
         raise
     return journal
+
+
+def _check_session(recovered: Recovered, options: JournalOptions) -> None:
+    path = recovered.authority.epoch.path
+    if recovered.activated:
+        raise located(refuse("ownership_unavailable", "already_activated"), path=path)
+    if recovered.process_id != os.getpid():
+        raise located(refuse("ownership_unavailable", "caller_lost"), path=path)
+    if time.monotonic() - recovered.made_at > options.activation_window_s:
+        raise located(refuse("resource_limit", "activation_window_expired"), path=path)
+    last = recovered.segments[-1]
+    if recovered.next_sequence > MAX_U64:
+        raise located(refuse("resource_limit", "sequence_exhausted"), path=path)
+    if last.state == "sealed" and last.segment_id >= MAX_U64:
+        raise located(refuse("resource_limit", "segment_id_exhausted"), path=path)
+
+
+def _uncertain(error: JournalError) -> JournalError:
+    """A failure after promotion: the process must end; a fresh one may open the store."""
+    refusal = refuse("uncertain_activation", error.refusal, *error.details)
+    return located(refusal, path=error.path, offset=error.offset, last_good_sequence=error.last_good_sequence)
 
 
 def _promote(ownership: Ownership, recovered: Recovered) -> None:

@@ -56,6 +56,9 @@ class Recovered:
     records: int
     next_sequence: int
     root_names: list[str]
+    made_at: float
+    process_id: int
+    activated: bool = False
 
     @property
     def manifest(self) -> Manifest:
@@ -101,6 +104,8 @@ def recover(
             records=replay.expected - 1,
             next_sequence=replay.expected,
             root_names=names,
+            made_at=time.monotonic(),
+            process_id=os.getpid(),
         )
         revalidate(ownership, recovered, budgets)
     except BaseException:

@@ -54,6 +54,7 @@ class StoreState:
         self.load = load
         self._keep = keep
         self._places: dict[bytes, int] = {}
+        self._unwritten: list[tuple[str, bytes, int]] | None = None
         self._held: list[tuple[Payload, int]] = []
         self._logs: list[Change] = []
         self._orders: set[int] = set()
@@ -161,6 +162,7 @@ class StoreState:
         """Take in several records or, when one is refused, none."""
         log: Change = {}
         frame, held, order = self.open_frame, list(self._held), self.next_order
+        unwritten = len(self._unwritten or ())
         self._logs.append(log)
         try:
             for item, where in items:
@@ -168,6 +170,8 @@ class StoreState:
         except JournalError:
             self._undo(log)
             self.open_frame, self._held, self.next_order = frame, held, order
+            if self._unwritten is not None:
+                del self._unwritten[unwritten:]
             raise
         finally:
             self._logs.remove(log)
@@ -242,11 +246,14 @@ class StoreState:
     def _put_job(self, job: Job, where: int) -> None:
         entry: Job | bytes = job
         if where and not self._keep:
-            if job.state in TERMINAL:
+            if job.state not in TERMINAL:
+                self._places[job.job_id] = where
+            elif self._unwritten is None:
                 entry = finished.pack(job, where)
                 self._places.pop(job.job_id, None)
             else:
                 self._places[job.job_id] = where
+                self._unwritten.append(("jobs", job.job_id, where))
         if self._logs:
             self._put("jobs", job.job_id, entry)
         else:
@@ -256,7 +263,6 @@ class StoreState:
         entry = self.jobs.get(item.job_id)
         if entry is None:
             raise refuse("consumer_rejected", "missing_job", item.job_id.hex())
-        packed = isinstance(entry, bytes)
         state = finished.state_of(entry) if isinstance(entry, bytes) else entry.state
         revision = finished.revision_of(entry) if isinstance(entry, bytes) else entry.revision
         if item.expected_revision != revision:
@@ -265,7 +271,13 @@ class StoreState:
             )
         if state != "completed" or item.job_id in self.results:
             raise refuse("consumer_rejected", "invalid_transition", item.job_id.hex(), "result")
-        self._put("results", item.job_id, where if packed and where else encode_event_v2(item))
+        if not where or self._keep:
+            self._put("results", item.job_id, encode_event_v2(item))
+        elif self._unwritten is None:
+            self._put("results", item.job_id, where)
+        else:
+            self._put("results", item.job_id, encode_event_v2(item))
+            self._unwritten.append(("results", item.job_id, where))
 
     # -- extension ----------------------------------------------------------
 
@@ -355,6 +367,30 @@ class StoreState:
             self.jobs[job_id] = finished.moved(entry, where)
         elif entry is not None and not self._keep:
             self._places[job_id] = where
+
+    def go_live(self) -> None:
+        """From now on records are applied before they are written: nothing is dropped from memory
+        until :meth:`written` says that its bytes can be read back."""
+        self._unwritten = []
+
+    def written(self, before: int) -> None:
+        """Everything that stands before the location ``before`` is on disk."""
+        waiting, self._unwritten = self._unwritten or [], []
+        for item in waiting:
+            table, job_id, where = item
+            if where >= before:
+                self._unwritten.append(item)
+            elif table == "results":
+                if job_id in self.results:
+                    self.results[job_id] = where
+            else:
+                self._pack(job_id)
+
+    def _pack(self, job_id: bytes) -> None:
+        job, where = self.jobs.get(job_id), self._places.get(job_id, 0)
+        if isinstance(job, Job) and job.state in TERMINAL and where:
+            self.jobs[job_id] = finished.pack(job, where)
+            del self._places[job_id]
 
     def renumber(self, orders: dict[bytes, int]) -> None:
         """A compaction at rest gave the waiting jobs new orders, 1..n."""
