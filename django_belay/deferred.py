@@ -8,15 +8,11 @@ from typing import Generic, TypeVar
 
 from django.db import transaction
 
-from django_belay.exceptions import BelayError
+from django_belay.exceptions import StillDeferred
 
 T = TypeVar("T")
 
 logger = logging.getLogger("django_belay.client")
-
-
-class StillDeferred(BelayError):
-    """The transaction has not committed: there is nothing to look at yet, or there never will be."""
 
 
 class Deferred(Generic[T]):

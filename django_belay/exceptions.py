@@ -42,6 +42,14 @@ class WorkflowNotFound(BelayError, LookupError):
         )
 
 
+class StillDeferred(BelayError):
+    """The transaction has not committed: there is nothing to look at yet, or there never will be."""
+
+
+class ReadOnly(BelayError, TypeError):
+    """A model of a wire table was asked to write; the message names the client's call."""
+
+
 # -- schema -----------------------------------------------------------------
 
 

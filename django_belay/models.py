@@ -22,14 +22,10 @@ from django_belay.contract.money import to_dollars
 from django_belay.contract.names import is_reserved
 from django_belay.contract.state import INCOMPLETE, TERMINAL
 from django_belay.deferred import Deferred
-from django_belay.exceptions import BelayError
+from django_belay.exceptions import ReadOnly
 from django_belay.fields import InstantField, StoredJSONField, TextArrayField
 from django_belay.handles import JobHandle
 from django_belay.storage.base import Controlled
-
-
-class ReadOnly(BelayError, TypeError):
-    """A model of a wire table was asked to write."""
 
 
 class ReadOnlyQuerySet(models.QuerySet[Any]):

@@ -17,13 +17,14 @@ from django.test.utils import CaptureQueriesContext
 
 from django_belay import _enqueue, client, db
 from django_belay.contract.encryption import decrypt
-from django_belay.deferred import Deferred, StillDeferred
+from django_belay.deferred import Deferred
 from django_belay.exceptions import (
     ConfigurationError,
     InvalidInput,
     JobNotFound,
     PayloadTooLarge,
     SchemaMissing,
+    StillDeferred,
     UnknownKind,
 )
 from django_belay.models import Job

@@ -18,7 +18,8 @@ from django.utils import timezone
 from django_belay import models
 from django_belay.contract.envelope import Opaque
 from django_belay.contract.outcome import Cancelled, Failed, Succeeded
-from django_belay.models import Job, ReadOnly
+from django_belay.exceptions import ReadOnly
+from django_belay.models import Job
 from tests.app import jobs
 from tests.integration.worker import claim, park, run
 

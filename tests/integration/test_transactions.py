@@ -11,8 +11,8 @@ from django.test.utils import CaptureQueriesContext
 
 from django_belay import client, db
 from django_belay.contract.outcome import Failed
-from django_belay.deferred import Deferred, StillDeferred
-from django_belay.exceptions import ConfigurationError, JobNotFound
+from django_belay.deferred import Deferred
+from django_belay.exceptions import ConfigurationError, JobNotFound, StillDeferred
 from django_belay.models import Job, Signal
 from django_belay.storage.base import Controlled, NewStep
 from tests.app import jobs

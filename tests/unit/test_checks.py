@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.checks import CheckMessage, run_checks
 from django.test import override_settings
 
+import django_belay
 from django_belay import checks, job, registry
 from django_belay.checks import check_belay
 from django_belay.registry import Chunk, Registry
@@ -101,3 +104,11 @@ def test_jobs_are_checked() -> None:
 
     ids = {f"belay.E01{n}" for n in (4, 5, 6, 7, 8)} | {"belay.W003"}
     assert set(found(QUEUES={"default": 1})) == ids
+
+
+def test_the_reference_has_every_id() -> None:
+    root = Path(django_belay.__file__).parent
+    source = "".join((root / name).read_text() for name in ("checks.py", "conf.py", "_setting.py"))
+    written = set(re.findall(r'"(?:belay\.)?([EW]\d{3})"', source))
+    page = (root.parent / "docs" / "reference" / "checks.md").read_text()
+    assert written == set(re.findall(r"`belay\.([EW]\d{3})`", page))
