@@ -211,7 +211,7 @@ def _on_rows(store: Storage, clock: SimClock, operation: str) -> tuple[int, Call
     now = clock.now()
     if operation in ("ended", "snoozed"):
         outcome = Failed(error={}) if operation == "ended" else Snoozed(until=now)
-        jobs = running(store, clock, 5)
+        jobs = running(store, clock, 30)
         acks = [ack_of(job, outcome) for job in reversed(jobs)]
         return jobs[0].id, lambda: store.ack_group(acks, now=now)
     if operation == "children":  # the parent that wakes is the lowest

@@ -62,18 +62,18 @@ def _prune_state(
 ) -> int:
     deleted = 0
     for _ in range(LOOKS):
-        if deleted >= limit:
+        room = limit - deleted
+        if room <= 0:
             break
-        page = _page(session, cursors, state, before=before, limit=limit)
+        page = _page(session, cursors, state, before=before, limit=room)
         ids = [
             job_id
-            for job_id, _, inserted_at, key, needed in page
-            if not needed and _is_over(key, inserted_at, now)
+            for job_id, _, inserted_at, window_key, is_needed in page
+            if not is_needed and _is_over(window_key, inserted_at, now)
         ]
-        ids = ids[: limit - deleted]
         if ids:
             deleted += len(session.run("delete_jobs", {"ids": ids, "state": state, "before": before}))
-        if len(page) < limit:
+        if len(page) < room:
             cursors.after.pop(state, None)
             break
         cursors.after[state] = (page[-1][1], page[-1][0])
