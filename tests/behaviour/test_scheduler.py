@@ -132,6 +132,17 @@ def test_a_fixed_time_in_a_zone_runs_once_a_local_day(store: Storage, clock: Sim
     assert run(one, clock, for_=timedelta(days=2), every=1200) == ["00:30", "01:30"]
 
 
+def test_a_slot_is_offered_to_the_storage_once(store: Storage, clock: SimClock) -> None:
+    spies = [Spy(store), Spy(store)]
+    both = [scheduler(spy, clock, entry()) for spy in spies]  # type: ignore[arg-type]
+    for _ in range(9):  # from 12:00:20 to 12:03:00
+        for one in both:
+            one.fire_due()
+        clock.advance(20)
+    # Also who lost the slot asks no more.
+    assert [spy.offered for spy in spies] == [3, 3]
+
+
 # -- catching up --------------------------------------------------------------------------
 
 
@@ -256,11 +267,12 @@ def test_a_slot_that_another_sdk_fired_is_not_fired_again(
     store: Storage, clock: SimClock, connection: psycopg.Connection[Any]
 ) -> None:
     one = scheduler(store, clock, entry())
-    one.fire_due()
+    run(one, clock, for_=MINUTE)
     clock.advance(60)
-    store.insert_jobs([NewJob(kind="My.Worker", cron_name="tick", cron_slot=NOON + MINUTE)], now=clock.now())
+    foreign = NewJob(kind="My.Worker", cron_name="tick", cron_slot=NOON + 2 * MINUTE)
+    store.insert_jobs([foreign], now=clock.now())
     assert one.fire_due() == []
-    assert slots_of(store) == ["12:01"]
+    assert slots_of(store) == ["12:01", "12:02"]
     # Also when its job is gone and all schedulers are new: the memory of slots is our own.
     connection.execute("DELETE FROM belay_jobs")
     assert scheduler(store, clock, entry(catch_up="all")).fire_due() == []
@@ -391,30 +403,32 @@ def test_a_mended_row_fires_and_its_next_fault_is_logged_again(
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
 
 
-class Flaky:
-    """A storage that is away when it should fire an entry."""
+class Spy:
+    """A storage that counts what is offered to it, and can be away when it should fire an entry."""
 
-    def __init__(self, store: Storage) -> None:
+    def __init__(self, store: Storage, *, away_for: str | None = None) -> None:
         self.store = store
-        self.is_away = True
+        self.away_for = away_for
+        self.offered = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
     def fire_cron(self, job: NewJob, *, now: datetime) -> Any:
-        if self.is_away and job.cron_name == "b":
+        self.offered += 1
+        if job.cron_name == self.away_for:
             raise Unavailable("gone")
         return self.store.fire_cron(job, now=now)
 
 
 def test_an_outage_in_the_middle_of_a_tick_leaves_the_slots_due(store: Storage, clock: SimClock) -> None:
-    flaky = Flaky(store)
-    one = scheduler(flaky, clock, *(entry(name) for name in "abc"))  # type: ignore[arg-type]
+    spy = Spy(store, away_for="b")
+    one = scheduler(spy, clock, *(entry(name) for name in "abc"))  # type: ignore[arg-type]
     one.fire_due()
     clock.advance(60)
     with pytest.raises(Unavailable):
         one.fire_due()
-    flaky.is_away = False
+    spy.away_for = None
     assert [each.name for each in one.fire_due()] == ["b", "c"]
     assert [slots_of(store, name) for name in "abc"] == [["12:01"]] * 3
 
