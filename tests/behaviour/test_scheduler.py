@@ -179,11 +179,17 @@ def test_a_single_slot_missed_by_hours(
     assert times(scheduler(store, clock, noon).fire_due()) == expected
 
 
-def test_an_outage_of_the_storage_is_a_downtime_too(store: Storage, clock: SimClock) -> None:
-    one = scheduler(store, clock, entry(catch_up="all"))
+@pytest.mark.parametrize(
+    ("catch_up", "expected"),
+    [("all", ["12:01", "12:02", "12:03", "12:04", "12:05"]), ("latest", ["12:05"]), ("none", ["12:05"])],
+)
+def test_an_outage_of_the_storage_is_a_downtime_too(
+    store: Storage, clock: SimClock, catch_up: Any, expected: list[str]
+) -> None:
+    one = scheduler(store, clock, entry(catch_up=catch_up))
     one.fire_due()
     clock.advance(5 * MINUTE)
-    assert times(one.fire_due()) == ["12:01", "12:02", "12:03", "12:04", "12:05"]
+    assert times(one.fire_due()) == expected
 
 
 # -- clocks ---------------------------------------------------------------------------------
@@ -214,6 +220,19 @@ def test_a_slot_far_ahead_is_said_once(
         "cron entry 'tick' waits until 2030-01-10 12:00:00+00:00: its newest slot was fired by a clock that "
         "was ahead of this one"
     ]
+
+
+def test_no_slot_is_fired_after_a_newer_one(
+    store: Storage, clock: SimClock, connection: psycopg.Connection[Any]
+) -> None:
+    def fire(minute: int) -> bool:
+        job = NewJob(kind="k", cron_name="tick", cron_slot=NOON + MINUTE * minute)
+        return store.fire_cron(job, now=clock.now()) is not None
+
+    assert [fire(5), fire(4), fire(5)] == [True, False, False]
+    connection.execute("DELETE FROM belay_jobs")
+    assert [fire(5), fire(4), fire(6)] == [False, False, True]
+    assert slots_of(store) == ["12:06"]
 
 
 # -- many schedulers --------------------------------------------------------------------------
