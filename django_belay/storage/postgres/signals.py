@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from django_belay.contract import names
 from django_belay.contract.job import JSON, Signal
 from django_belay.contract.notification import PokePolicy
 from django_belay.storage.postgres import hints
-from django_belay.storage.postgres.deliveries import Delivery, deliver
 from django_belay.storage.postgres.locks import lock
 from django_belay.storage.postgres.rows import json_text
 from django_belay.storage.postgres.session import Session, Transaction, atomically
@@ -34,10 +34,11 @@ def put_signal(
     The lock is a statement of its own: the next one's snapshot sees whoever parked before.
     """
 
+    params = {**_wake_params(scope, name, now), "payload": json_text(payload)}
+
     def operation(transaction: Transaction) -> list[int]:
         lock(transaction, scopes=[scope])
-        woken = deliver(transaction, [Delivery(scope, name, payload)], now=now)
-        return _announce(transaction, woken, poke=poke, now=now)
+        return _announce(transaction, transaction.run("put_signal", params), poke=poke, now=now)
 
     return atomically(session, operation)
 
@@ -56,17 +57,8 @@ def wake_awaiting(session: Session, scope: str, name: str, *, poke: PokePolicy, 
 
     def operation(transaction: Transaction) -> list[int]:
         lock(transaction, scopes=[scope])
-        woken = transaction.run(
-            "wake_awaiting",
-            {
-                "scope": scope,
-                "name": name,
-                "job_id": names.job_of_scope(scope),
-                "workflow_id": names.workflow_of_scope(scope),
-                "now": now,
-            },
-        )
-        return _announce(transaction, [(row[0], row[1]) for row in woken], poke=poke, now=now)
+        woken = transaction.run("wake_awaiting", _wake_params(scope, name, now))
+        return _announce(transaction, woken, poke=poke, now=now)
 
     return atomically(session, operation)
 
@@ -76,8 +68,18 @@ def clear_signal(session: Session, scope: str, name: str) -> bool:
     return bool(session.run("clear_signal", {"scope": scope, "name": name}))
 
 
+def _wake_params(scope: str, name: str, now: datetime) -> dict[str, Any]:
+    return {
+        "scope": scope,
+        "name": name,
+        "job_id": names.job_of_scope(scope),
+        "workflow_id": names.workflow_of_scope(scope),
+        "now": now,
+    }
+
+
 def _announce(
-    transaction: Transaction, woken: Sequence[tuple[int, str]], *, poke: PokePolicy, now: datetime
+    transaction: Transaction, woken: Sequence[tuple[Any, ...]], *, poke: PokePolicy, now: datetime
 ) -> list[int]:
     hints.send(transaction.run, poke=poke, queues={queue for _, queue in woken}, now=now)
     return sorted(job_id for job_id, _ in woken)
