@@ -75,15 +75,27 @@ class Family:
         serving = [m for m in self.members if m.state != "draining" and m.replaces is None]
         if len(serving) >= self._size or time.monotonic() < self._start_at:
             return []
-        return [self._start(None) for _ in range(self._size - len(serving))]
+        started: list[Member] = []
+        try:
+            while len(serving) + len(started) < self._size:
+                started.append(self._start(None))
+        except OSError as error:  # no process or no memory to be had: others may give some back
+            self._start_at = time.monotonic() + self._patience.next_s()
+            worker_log.error("no child can be started now: %s", error)
+        return started
 
     def recycle(self, member: Member, why: str) -> Member | None:
         """Start the replacement of a child that goes on until then."""
         if member.is_replaced or member.state != "ready":
             return None
         worker_log.info("%s is replaced: %s", member, why)
+        try:
+            replacement = self._start(member)
+        except OSError as error:
+            worker_log.error("its replacement cannot be started now: %s", error)
+            return None
         member.is_replaced = True
-        return self._start(member)
+        return replacement
 
     def became_ready(self, member: Member) -> None:
         """A child claims now; the one it replaces ends its jobs and goes."""

@@ -6,6 +6,7 @@ its own thread.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from contextvars import Context
@@ -102,9 +103,10 @@ class Runner:
     def _call_function(self, context: JobContext) -> Any:
         definition = context._run.definition
         kwargs = definition.codec.decode(self._plain_input(context.job))
-        if definition.takes_context:
-            return definition.function(context, **kwargs)
-        return definition.function(**kwargs)
+        arguments = (context,) if definition.takes_context else ()
+        if definition.is_async:
+            return asyncio.run(definition.function(*arguments, **kwargs))
+        return definition.function(*arguments, **kwargs)
 
     def _plain_input(self, job: Job) -> Any:
         """The input in the clear: it exists in this process alone, and only while the job runs."""

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from inspect import iscoroutinefunction
 from typing import Any
 
 from django_belay.contract.inputs import InputCodec
@@ -50,6 +51,7 @@ class Workbench:
                 codec=codec,
                 options=JobOptions(**options),
                 takes_context=codec.takes_context,
+                is_async=iscoroutinefunction(function),
             )
         )
 

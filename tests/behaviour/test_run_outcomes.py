@@ -217,6 +217,15 @@ def test_log_lines_of_a_job_carry_its_id(bench: Workbench, caplog: pytest.LogCap
     assert any(record.__dict__.get("mine") == 1 for record in ours)
 
 
+def test_async_functions_run_to_their_end(bench: Workbench) -> None:
+    async def job(ctx: JobContext, n: int) -> int:
+        return ctx.step("a", lambda: n + 1)
+
+    bench.define(job)
+    bench.add(input={"n": 1})
+    assert envelope.decode(bench.run().result) == 2
+
+
 def test_input_that_does_not_fit_is_an_error_of_the_attempt(bench: Workbench) -> None:
     row = bench.run_once(lambda ctx, n: n, input={"m": 1})
     assert row.state == "ready"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from django.db import connections
 
 from django_belay.db import storage_for_client
 from django_belay.models import Job
@@ -206,6 +208,49 @@ def test_child_is_recycled_without_a_gap(site: Site, start_worker: StartWorker) 
     eventually(lambda: all_in("succeeded", ids))
     later = jobs.marks.enqueue(name="m")
     eventually(lambda: state(later.id) == "succeeded")
+
+
+def test_child_that_is_told_to_end_hands_over_and_is_replaced(site: Site, start_worker: StartWorker) -> None:
+    job = jobs.holds.enqueue(name="h")
+    worker = start_worker()
+    [line] = site.started("h")
+    os.kill(int(line.split(":")[2]), signal.SIGTERM)
+    worker.await_log("is ready", count=2)
+    later = jobs.marks.enqueue(name="m")
+    eventually(lambda: state(later.id) == "succeeded")
+    assert state(job.id) == "running"
+    site.release("h")
+    eventually(lambda: state(job.id) == "succeeded")
+    worker.await_log("has ended")
+    assert "died" not in worker.log
+
+
+def test_changed_code_is_reloaded(
+    site: Site, start_worker: StartWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "lib" / "belay_reloaded_middleware.py"
+    module.parent.mkdir()
+    text = "def handler(context, call_next):\n    call_next(context)\n    return {!r}\n"
+    module.write_text(text.format("old"))
+    monkeypatch.setenv("BELAY_TEST_PATH", str(module.parent))
+    worker = start_worker("--reload", MIDDLEWARE=["belay_reloaded_middleware.handler"])
+    first = jobs.marks.enqueue(name="m")
+    assert first.result(timeout=30) == "old"
+    module.write_text(text.format("new!"))
+    worker.await_log("has ended")
+    second = jobs.marks.enqueue(name="m")
+    assert second.result(timeout=30) == "new!"
+
+
+def test_database_that_is_away_at_the_start_is_waited_for(site: Site, start_worker: StartWorker) -> None:
+    settings = {**connections["default"].settings_dict}
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens here
+        away = {**settings, "HOST": "127.0.0.1", "PORT": str(taken.getsockname()[1])}
+        worker = start_worker(database=away)
+        worker.await_log("waits for the storage")
+        worker.terminate()
+        assert worker.wait() == 0
 
 
 def test_budget_stops_at_the_step_that_crosses_it(site: Site, start_worker: StartWorker) -> None:

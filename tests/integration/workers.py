@@ -65,14 +65,20 @@ class Site:
 class Worker:
     """A ``manage.py belay_worker`` of its own process group."""
 
-    def __init__(self, site: Site, options: Mapping[str, Any], arguments: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        site: Site,
+        options: Mapping[str, Any],
+        arguments: tuple[str, ...],
+        database: Mapping[str, Any] | None = None,
+    ) -> None:
         self.log_path = site.path / f"worker-{len(list(site.path.glob('worker-*.log'))) + 1}.log"
         environment = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("BELAY_TEST_PATH", "")]),
             "DJANGO_SETTINGS_MODULE": "tests.worker_settings",
             "BELAY_TEST_SITE": str(site.path),
-            "BELAY_TEST_WORKER_DATABASE": json.dumps(_database()),
+            "BELAY_TEST_WORKER_DATABASE": json.dumps(_kept(database or connections["default"].settings_dict)),
             "BELAY_TEST_WORKER_OPTIONS": json.dumps({**FAST, **options}),
         }
         with self.log_path.open("wb") as log:
@@ -118,10 +124,8 @@ class Worker:
         self.process.wait(timeout=10)
 
 
-def _database() -> dict[str, Any]:
-    settings = connections["default"].settings_dict
-    kept = ("ENGINE", "NAME", "HOST", "PORT", "USER", "PASSWORD", "OPTIONS")
-    return {key: settings[key] for key in kept}
+def _kept(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: settings[key] for key in ("ENGINE", "NAME", "HOST", "PORT", "USER", "PASSWORD", "OPTIONS")}
 
 
 @contextmanager
@@ -130,8 +134,8 @@ def worker_site(path: Path) -> Iterator[tuple[Site, Callable[..., Worker]]]:
     site = Site(path)
     workers: list[Worker] = []
 
-    def start(*arguments: str, **options: Any) -> Worker:
-        worker = Worker(site, options, arguments)
+    def start(*arguments: str, database: Mapping[str, Any] | None = None, **options: Any) -> Worker:
+        worker = Worker(site, options, arguments, database)
         workers.append(worker)
         return worker
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from django_belay import conf, db
+from django_belay import conf, db, schedules
 from django_belay.engine.services import Services
 from django_belay.engine.spawn import spawn
 from django_belay.engine.supervisor import Supervisor, WorkPlan
@@ -77,7 +77,7 @@ class Command(BaseCommand):
 
 def supervise(overrides: Overrides, plan: WorkPlan) -> int:
     """Run a supervisor to its end; the exit code."""
-    storage = db.storage_for_worker(pool_size=5, application_name="belay-supervisor")
+    storage = db.storage_for_worker(pool_size=6, application_name="belay-supervisor")
     services = Services(
         storage=storage,
         clock=conf.clock(),
@@ -86,7 +86,8 @@ def supervise(overrides: Overrides, plan: WorkPlan) -> int:
     )
     arguments = ("-m", "django_belay.management.child", overrides.dumps())
     try:
-        return Supervisor(services, lambda: spawn(arguments), plan).run()
+        scheduler = schedules.make_scheduler(storage, clock=services.clock)
+        return Supervisor(services, lambda: spawn(arguments), plan, cron_tick=scheduler.tick).run()
     finally:
         storage.close()
 
