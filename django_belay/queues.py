@@ -7,6 +7,7 @@ our own, which only nodes of this SDK read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -25,14 +26,14 @@ from django_belay.storage.base import QueueRow
 __all__ = [
     "QueueInfo",
     "adelete",
-    "alist_queues",
+    "alist",
     "apause",
     "aput",
     "aresume",
     "check",
     "delete",
     "get",
-    "list_queues",
+    "list",
     "pause",
     "put",
     "resume",
@@ -112,14 +113,8 @@ def resume(name: str) -> QueueInfo:
 def get(name: str) -> QueueInfo:
     """How a queue is set; one that nobody named has the defaults."""
     _check_name(name)
-    found = [info for info in list_queues() if info.name == name]
+    found = [info for info in list() if info.name == name]
     return found[0] if found else QueueInfo(name=name, effective=QueueOpts(limit=conf.DEFAULT_LIMIT))
-
-
-def list_queues() -> list[QueueInfo]:
-    """Every queue of the settings and of the rows, by name; bad rows are listed with their problems."""
-    rows = {row.name: row for row in storage_for_client().storage.list_queues()}
-    return [_info(name, rows.get(name)) for name in sorted({*rows, *conf.get().queues})]
 
 
 async def aput(name: str, **opts: Any) -> QueueInfo:
@@ -142,9 +137,9 @@ async def aresume(name: str) -> QueueInfo:
     return await sync_to_async(resume)(name)
 
 
-async def alist_queues() -> list[QueueInfo]:
-    """As :func:`list_queues`."""
-    return await sync_to_async(list_queues)()
+async def alist() -> Sequence[QueueInfo]:
+    """As :func:`list`."""
+    return await sync_to_async(list)()
 
 
 def _check_name(name: str) -> str:
@@ -169,3 +164,10 @@ def _info(name: str, row: QueueRow | None) -> QueueInfo:
         problems=tuple(str(finding) for finding in findings),
         updated_at=None if row is None else row.updated_at,
     )
+
+
+# The last one, since it hides Python's own ``list``.
+def list() -> Sequence[QueueInfo]:
+    """Every queue of the settings and of the rows, by name; bad rows are listed with their problems."""
+    rows = {row.name: row for row in storage_for_client().storage.list_queues()}
+    return [_info(name, rows.get(name)) for name in sorted({*rows, *conf.get().queues})]

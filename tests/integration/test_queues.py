@@ -50,7 +50,7 @@ def test_a_row_goes_over_the_settings_until_it_is_deleted() -> None:
     assert effective("ai") == {"limit": 5, "global_limit": 9}
     queues.put("ai", limit=7)
     assert effective("ai") == {"limit": 7, "global_limit": 9}
-    assert [info.name for info in queues.list_queues()] == ["ai", "other"]
+    assert [info.name for info in queues.list()] == ["ai", "other"]
     assert queues.delete("ai")
     assert not queues.delete("ai")
     assert effective("ai") == {"limit": 5, "global_limit": 9}
@@ -90,7 +90,7 @@ def test_a_foreign_row_that_does_not_fit_is_listed_with_what_is_wrong(opts: str)
     info = queues.get("foreign")
     assert info.problems
     assert effective("foreign").get("global_limit") == (4 if "colour" in opts else None)
-    assert len(queues.list_queues()) == 4
+    assert len(queues.list()) == 4
     assert "foreign" in command("list")
 
 
@@ -124,7 +124,7 @@ def test_the_async_twins_do_the_same() -> None:
         assert (await queues.aput("ai", limit=2)).opts == {"limit": 2}
         assert (await queues.apause("ai")).is_paused
         assert not (await queues.aresume("ai")).is_paused
-        assert len(await queues.alist_queues()) == 3
+        assert len(await queues.alist()) == 3
         assert await queues.adelete("ai")
 
     async_to_sync(live)()

@@ -57,7 +57,7 @@ class Command(BaseCommand):
     # -- actions -----------------------------------------------------------------------
 
     def _list(self, options: dict[str, Any]) -> None:
-        found = queues.list_queues()
+        found = queues.list()
         if options["format"] == "json":
             self.stdout.write(report.dump({"queues": [_facts(info) for info in found]}))
         elif options["format"] == "jsonl":
