@@ -295,24 +295,31 @@ class StoreState:
         self._put("extended", job.job_id, job)
 
     def _operate(self, item: Operation) -> None:
-        for effect in list(rows.read_effects(item)):
+        effects = list(rows.read_effects(item))
+        for effect in effects:  # all are judged before one is applied: keys do not repeat
+            if isinstance(effect, rows.JobEffect):
+                self._check_row(effect)
+        for effect in effects:
             if isinstance(effect, rows.TableEffect):
                 self._change_table(effect)
             else:
                 self._change_row(effect)
 
-    def _change_row(self, effect: rows.JobEffect) -> None:
-        before = self.extended.get(effect.job_id)
+    def _check_row(self, effect: rows.JobEffect) -> None:
         if effect.job_id in self.jobs:
             raise refuse("consumer_rejected", "invalid_transition", effect.job_id.hex(), "core job")
-        if effect.changes is None:
-            self._remove("extended", effect.job_id)
-            return
+        before = self.extended.get(effect.job_id)
         current = 0 if before is None else before.revision
-        if effect.revision <= current:
+        if effect.changes is not None and effect.revision <= current:
             raise refuse(
                 "consumer_rejected", "revision_conflict", effect.job_id.hex(), effect.revision, current
             )
+
+    def _change_row(self, effect: rows.JobEffect) -> None:
+        if effect.changes is None:
+            self._remove("extended", effect.job_id)
+            return
+        before = self.extended.get(effect.job_id)
         row = {**({} if before is None else before.row), **effect.changes}
         job = rows.ExtendedJob(job_id=effect.job_id, revision=effect.revision, row=row)
         if job.order is not None:
