@@ -293,6 +293,8 @@ def _state(entry: CronRow) -> tuple[str | None, datetime | None]:
         build_job(entry, now)
     except BelayError as error:
         return str(error), None
+    except Exception as error:  # a callable key of the job; a listing shows the others
+        return f"{type(error).__name__}: {error}", None
     return None, None if entry.paused else next(schedule.after(now), None)
 
 

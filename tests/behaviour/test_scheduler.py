@@ -209,6 +209,14 @@ def test_a_clock_set_back_fires_nothing_twice(store: Storage, clock: SimClock) -
     assert run(one, clock, for_=MINUTE) == ["12:04"]
 
 
+def test_an_entry_put_after_the_clock_was_set_back_need_not_wait(store: Storage, clock: SimClock) -> None:
+    one = scheduler(store, clock)
+    one.fire_due()
+    clock.advance(-30 * MINUTE)  # 11:30:20
+    store.put_cron(entry(), now=clock.now())
+    assert run(one, clock, for_=MINUTE) == ["11:31"]
+
+
 def test_a_slot_far_ahead_is_said_once(
     store: Storage, clock: SimClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -15,12 +16,13 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.test import override_settings
 
-from django_belay import client, schedules
+from django_belay import Unique, client, schedules
 from django_belay.contract.encryption import decrypt, is_encrypted
 from django_belay.contract.job import Job
 from django_belay.db import storage_for_client
 from django_belay.engine.scheduler import Scheduler
 from django_belay.exceptions import InvalidCron, InvalidInput, PayloadTooLarge, UnknownKind
+from django_belay.registry import registry
 from django_belay.storage.base import CronRow
 from django_belay.testing.clock import SimClock
 from tests.app import jobs
@@ -131,6 +133,21 @@ def test_a_unique_key_of_the_kind_keeps_runs_apart(clock: SimClock) -> None:
     assert second.id == first.id
 
 
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_callable_key_gets_typed_arguments(
+    clock: SimClock, monkeypatch: pytest.MonkeyPatch, encrypted: bool
+) -> None:
+    unique = Unique(lambda at, **_: f"year:{at.year}")
+    definition = jobs.typed.definition
+    options = replace(definition.options, unique=unique, encrypted=encrypted)
+    monkeypatch.setitem(registry._by_kind, definition.kind, replace(definition, options=options))
+    values = {"at": START, "amount": Decimal(1), "reference": UUID(int=7), "every": timedelta(minutes=1)}
+    schedules.put("typed", "* * * * *", jobs.typed, values)
+    assert is_encrypted(rows()[0].input) is encrypted
+    [job] = fire_next(scheduler(), clock)
+    assert job.unique_key == "year:2030"
+
+
 def test_another_sdks_row_is_written_as_its_job(clock: SimClock) -> None:
     write(
         "INSERT INTO belay_crons (name, expression, worker, input, opts)"
@@ -172,6 +189,21 @@ def test_a_broken_row_says_what_is_wrong_and_stops_no_other(
     assert message in (by_name["broken"].problem or "")
     assert by_name["broken"].next_run is None
     assert by_name["c"].problem is None
+
+
+def test_a_listing_survives_a_key_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedules.put("once", "@daily", jobs.once, {"order_id": 3})
+    schedules.put("echo", "@daily", ECHO, {"value": 1})
+
+    def fail(order_id: int, **_: Any) -> str:
+        raise KeyError("gone")
+
+    definition = replace(jobs.once.definition, options=replace(jobs.once.options, unique=Unique(fail)))
+    monkeypatch.setitem(registry._by_kind, definition.kind, definition)
+    assert [(one.name, one.problem) for one in schedules.list()] == [
+        ("echo", None),
+        ("once", "KeyError: 'gone'"),
+    ]
 
 
 # -- put ----------------------------------------------------------------------------------------
