@@ -237,3 +237,22 @@ def _on_rows(store: Storage, clock: SimClock, operation: str) -> tuple[int, Call
     if operation == "put_signal":
         return jobs[0].id, lambda: store.put_signal("s", "go", 1, now=now)
     return jobs[0].id, lambda: store.wake_awaiting("s", "go", now=now)
+
+
+def test_19_settlement_decides_again_by_the_rows_that_it_locked(
+    store: Storage, clock: SimClock, connection: Connection, behaviour_params: dict[str, str]
+) -> None:
+    """A foreign writer took one of the group's jobs over between the look and the lock."""
+    first, second = running(store, clock, 2, workflow_id="w", wf_name="a")
+    connection.execute("UPDATE belay_jobs SET wf_name = 'b' WHERE id = %s", (second.id,))
+    [held_back] = add(store, clock, state="held", workflow_id="w", wf_name="c", wf_deps=("a", "b"))
+    acks = [ack_of(first), ack_of(second)]
+    thread = threading.Thread(target=lambda: store.ack_group(acks, now=clock.now()))
+    with psycopg.connect(**behaviour_params, autocommit=True) as other:
+        with connection.transaction():
+            connection.execute("UPDATE belay_jobs SET leased_by = 'other' WHERE id = %s", (second.id,))
+            thread.start()
+            while other.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() == (0,):
+                assert thread.is_alive(), "the group ended without waiting for the row"
+        thread.join()
+    assert states(store, [first.id, second.id, held_back]) == ["succeeded", "running", "held"]
