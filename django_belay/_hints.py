@@ -82,9 +82,16 @@ class _Hub:
     def leave(self, wait: ResultHint) -> None:
         with self._lock:
             self._waits.remove(wait)
-            if self._waits or self._listener is None:
-                return
-            listener, self._listener = self._listener, None
+            is_last = not self._waits
+            listener = self._listener
+            if is_last:
+                self._listener = None
+        if not is_last:
+            self._hand_over(wait)  # this one may have been told to read on
+        elif listener is not None:
+            self._close(listener)
+
+    def _close(self, listener: Listener) -> None:
         listener.close()
         with self._reading:
             listener.wait(0.0)  # the reader's side closes the connection

@@ -15,6 +15,7 @@ from functools import lru_cache
 from threading import Lock
 from typing import Any
 
+import psycopg
 from django.core.signals import setting_changed
 from django.db import Error as DjangoDatabaseError
 from django.db import connections, transaction
@@ -119,9 +120,9 @@ def _driver_errors() -> Iterator[None]:
     try:
         yield
     except DjangoDatabaseError as error:
-        if error.__cause__ is None:  # Django's own, such as TransactionManagementError
-            raise
-        raise error.__cause__ from None
+        if isinstance(error.__cause__, psycopg.Error):
+            raise error.__cause__ from None
+        raise  # Django's own, such as TransactionManagementError
 
 
 class DjangoStore(PostgresStore):

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection, connections, transaction
+from django.db import connections, transaction
 from django.test import override_settings
 
 from django_belay import _hints, _waiting
 from django_belay.contract.outcome import Succeeded
 from django_belay.exceptions import ConfigurationError
+from django_belay.storage.postgres.listen import PostgresListener
 from tests.app import jobs
 from tests.integration.worker import claim, end
 
@@ -50,12 +51,43 @@ def waiting(wait: Callable[[], Any], results: list[Any]) -> threading.Thread:
     return thread
 
 
-def test_a_hint_wakes_every_wait_long_before_its_next_poll(
-    monkeypatch: pytest.MonkeyPatch, registered: threading.Semaphore
-) -> None:
+@pytest.fixture
+def listening(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released for each turn of reading on a connection that was there before."""
+    told = threading.Semaphore(0)
+    wait = PostgresListener.wait
+
+    def tell(listener: PostgresListener, timeout_s: float) -> Any:
+        if listener._connection is not None:
+            told.release()
+        return wait(listener, timeout_s)
+
+    monkeypatch.setattr(PostgresListener, "wait", tell)
+    return told
+
+
+@pytest.fixture
+def rare_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polls so far apart that only a hint can end a wait in time."""
     monkeypatch.setattr(_waiting, "LAST_POLL_S", 60.0)
     monkeypatch.setattr(_waiting, "FIRST_POLL_S", 30.0)
     monkeypatch.setattr(_waiting, "HINTS_AFTER_S", 0.0)
+
+
+@pytest.mark.usefixtures("rare_polls")
+def test_a_hint_ends_a_wait_long_before_its_next_poll(listening: threading.Semaphore) -> None:
+    job = jobs.echo.enqueue(1)
+    results: list[Any] = []
+    thread = waiting(job.result, results)
+    assert listening.acquire(timeout=20)
+    (claimed,) = claim()
+    end(claimed, Succeeded(b"1"))
+    thread.join(20)
+    assert results == [1]
+
+
+@pytest.mark.usefixtures("rare_polls")
+def test_every_wait_of_a_process_is_told(registered: threading.Semaphore) -> None:
     first, second = jobs.echo.enqueue(1), jobs.echo.enqueue(2)
     results: list[Any] = []
     threads = [waiting(job.result, results) for job in (first, second, second)]
@@ -82,19 +114,20 @@ def test_without_hints_polling_is_enough(monkeypatch: pytest.MonkeyPatch) -> Non
     assert results == [1]
 
 
-def test_the_listening_connection_is_closed_with_the_last_wait(registered: threading.Semaphore) -> None:
+def test_the_listening_connection_is_closed_with_the_last_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+    listen = PostgresListener._listen
+
+    def tell(listener: PostgresListener) -> Any:
+        opened.append(listen(listener))
+        return opened[-1]
+
+    monkeypatch.setattr(PostgresListener, "_listen", tell)
+    monkeypatch.setattr(_waiting, "HINTS_AFTER_S", 0.0)
     job = jobs.echo.enqueue(1)
-    results: list[Any] = []
-    thread = waiting(lambda: job.result(timeout=0.5), results)
-    assert registered.acquire(timeout=20)
-    thread.join(20)
-    assert isinstance(results[0], TimeoutError)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity"
-            " WHERE application_name = 'belay listen' AND datname = current_database()"
-        )
-        assert cursor.fetchone() == (0,)
+    with pytest.raises(TimeoutError):
+        job.result(timeout=1.5)
+    assert [found.closed for found in opened] == [True]
 
 
 def test_an_endless_wait_in_a_transaction_is_refused() -> None:
