@@ -76,6 +76,7 @@ class Child:
         self._stop = threading.Event()
         self._grace_s: float | None = None
         self._once = once
+        self._is_orphan = threading.Lock()
         self._status_at = 0.0
         self.incarnation = incarnation
 
@@ -107,7 +108,12 @@ class Child:
         self._acking = Loop("ack", self.acks.turn, wake=self.acks.wake)
         self._watching = Loop("timeout", self.watch.turn, wake=self.watch.wake)
         self._listening = Loop("link", self._receive)
-        self._renewing = Loop("renew", self._renew_myself, interval_s=self._options.renew_interval_s)
+        self._renewing = Loop(
+            "renew",
+            self._renew_myself,
+            interval_s=self._options.renew_interval_s,
+            longest_delay_s=self._options.renew_interval_s / 2,
+        )
 
     def run(self) -> bool:
         """Work until told to stop; whether every thread has ended, so that the process can exit in order."""
@@ -199,6 +205,8 @@ class Child:
 
     def _supervisor_gone(self) -> None:
         """Claim no more, renew by ourselves, end within the grace (rule 16)."""
+        if not self._is_orphan.acquire(blocking=False):
+            return  # every thread that wanted to send notices it
         if not self._stop.is_set():
             worker_log.error("the supervisor is gone; this process finishes its jobs and ends")
         self._renewing.start()

@@ -86,7 +86,7 @@ class Family:
 
     def recycle(self, member: Member, why: str) -> Member | None:
         """Start the replacement of a child that goes on until then."""
-        if member.is_replaced or member.state != "ready":
+        if member.is_replaced or member.state != "ready" or time.monotonic() < self._start_at:
             return None
         worker_log.info("%s is replaced: %s", member, why)
         try:

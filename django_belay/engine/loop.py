@@ -15,8 +15,8 @@ class Loop:
     """Calls ``turn`` again and again in a thread of its own.
 
     What a turn raises is logged, once for an outage, and the loop goes on with growing
-    delays; an outage's end is logged as well. ``interval_s`` is waited between turns;
-    0 for turns that wait by themselves.
+    delays, at most ``longest_delay_s``; an outage's end is logged as well. ``interval_s``
+    is waited between turns; 0 for turns that wait by themselves.
     """
 
     def __init__(
@@ -27,14 +27,14 @@ class Loop:
         interval_s: float = 0.0,
         log: logging.Logger = worker_log,
         wake: Callable[[], None] = lambda: None,
-        first_at_once: bool = True,
+        longest_delay_s: float = 10.0,
     ) -> None:
         self.name = name
         self._turn = turn
         self._interval_s = interval_s
         self._log = log
         self._wake = wake
-        self._first_at_once = first_at_once
+        self._longest_delay_s = longest_delay_s
         self._stopping = threading.Event()
         self._is_down = False
         self._thread = threading.Thread(target=self._run, name=f"belay-{name}", daemon=True)
@@ -58,8 +58,8 @@ class Loop:
         return self._thread.is_alive()
 
     def _run(self) -> None:
-        patience = Patience(0.1, 10.0)
-        delay_s = 0.0 if self._first_at_once else self._interval_s
+        patience = Patience(min(0.1, self._longest_delay_s), self._longest_delay_s)
+        delay_s = 0.0
         while not (self._stopping.wait(delay_s) if delay_s else self._stopping.is_set()):
             try:
                 self._turn()

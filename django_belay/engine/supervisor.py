@@ -86,7 +86,14 @@ class Supervisor:
         )
         sweeper = Sweeper(self._services)
         loops = [
-            Loop("renew", renewer.turn, interval_s=options.renew_interval_s, log=lease_log),
+            Loop(
+                "renew",
+                renewer.turn,
+                interval_s=options.renew_interval_s,
+                # After an outage leases are short of time.
+                longest_delay_s=options.renew_interval_s / 2,
+                log=lease_log,
+            ),
             Loop("sweep", sweeper.turn, interval_s=options.sweep_interval_s, log=sweeper_log),
             Loop("beat", self._beat, interval_s=BEAT_S),
             Loop("sync", self._sync, interval_s=options.sync_interval_s),

@@ -5,6 +5,7 @@ Started by the supervisor as a fresh interpreter; sets Django up and runs the en
 
 from __future__ import annotations
 
+import _thread
 import json
 import logging
 import os
@@ -100,7 +101,8 @@ def _run(channel: Channel, overrides: Overrides) -> int:
     child = Child(services, channel, incarnation=new_incarnation(options.node_name), once=overrides.once)
 
     def leave(_number: int, _frame: FrameType | None) -> None:
-        child.leave(options.shutdown_grace_s)
+        # A handler interrupts the main thread wherever it is, perhaps under a lock that this needs.
+        _thread.start_new_thread(child.leave, (options.shutdown_grace_s,))
 
     signal.signal(signal.SIGTERM, leave)
     ended_in_order = child.run()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -48,13 +47,14 @@ class Command(BaseCommand):
         self.stdout.write(f"one pass: {changed} rows changed")
 
     def _loop(self, sweeper: Sweeper, interval_s: float) -> None:
-        stop = threading.Event()
+        signals: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
+            # Only an append: a handler may interrupt the main thread under any lock.
+            signal.signal(number, lambda received, _frame: signals.append(received))
         loop = Loop("sweep", sweeper.turn, interval_s=interval_s, log=sweeper_log)
         loop.start()
-        while not stop.wait(1.0):
-            if not loop.is_alive:
+        while not signals:
+            if loop.join(0.5):
                 raise CommandError("the sweep loop has died")
         loop.stop()
         loop.join(5.0)
