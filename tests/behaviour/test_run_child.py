@@ -1,0 +1,214 @@
+"""A child in the test's own process, on real storage: what it claims, publishes and obeys."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from django_belay.contract.admission import Limits
+from django_belay.contract.job import NewJob
+from django_belay.engine.child import Child
+from django_belay.engine.clock import SystemClock
+from django_belay.engine.options import QueueOptions
+from django_belay.engine.protocol import Channel, Message
+from django_belay.exceptions import LeaseLost
+from django_belay.storage.base import Storage
+from tests.behaviour.running import Workbench
+
+DEADLINE_S = 20.0
+
+
+class Supervised:
+    """A child in a thread and the supervisor's end of its channel."""
+
+    def __init__(self, bench: Workbench) -> None:
+        ours, theirs = socket.socketpair()
+        self.bench = bench
+        self.channel = Channel(ours)
+        self.messages: list[Message] = []
+        self.child = Child(bench.services, Channel(theirs), incarnation="bench:1")
+        self._threads = [
+            threading.Thread(target=self.child.run, daemon=True),
+            threading.Thread(target=self._read, daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self.messages += self.channel.receive()
+        except Exception:
+            return
+
+    def stop(self) -> None:
+        self.channel.send({"t": "stop", "grace": 0.2})
+        self._threads[0].join(DEADLINE_S)
+        assert not self._threads[0].is_alive()
+        self.channel.close()
+
+    def add(self, queue: str = "default", **fields: Any) -> int:
+        job = NewJob(kind="k", queue=queue, **fields)
+        [inserted] = self.bench.storage.insert_jobs([job], now=self.bench.clock.now())
+        return inserted.job_id
+
+    def state(self, job_id: int) -> str:
+        return self.bench.storage.get_job(job_id).state
+
+
+def eventually(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + DEADLINE_S
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.01)  # polls other threads and the storage
+    return answer
+
+
+MakeChild = Callable[..., Supervised]
+
+
+@pytest.fixture
+def make_child(store: Storage) -> Iterator[MakeChild]:
+    made: list[Supervised] = []
+
+    def make(function: Callable[..., Any], **options: Any) -> Supervised:
+        clock: Any = SystemClock()
+        bench = Workbench(store, clock, **{"busy_poll_s": 0.01, "idle_poll_s": 0.05, **options})
+        bench.define(function)
+        made.append(Supervised(bench))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def test_leases_are_published_before_user_code_and_let_go_after_the_ack(make_child: MakeChild) -> None:
+    """Rule 16."""
+    published: list[bool] = []
+
+    def job(ctx: Any) -> None:
+        seen = lambda: any(m["t"] == "held" and m["j"][0][0] == ctx.id for m in child.messages)  # noqa: E731
+        published.append(eventually(seen))
+
+    child = make_child(job)
+    job_id = child.add()
+    child.start()
+    eventually(lambda: child.state(job_id) == "succeeded")
+    eventually(lambda: any(m["t"] == "done" and m["j"][0][0] == job_id for m in child.messages))
+    [held] = [m for m in child.messages if m["t"] == "held"]
+    assert published == [True]
+    assert held["r"].startswith("bench:1:")
+
+
+def test_each_round_has_a_lease_of_its_own(make_child: MakeChild) -> None:
+    """Rule 15."""
+    child = make_child(lambda: None)
+    child.start()
+    for _ in range(2):
+        job_id = child.add()
+        eventually(lambda job_id=job_id: child.state(job_id) == "succeeded")
+    rounds = [m["r"] for m in child.messages if m["t"] == "held"]
+    assert len(set(rounds)) == 2
+
+
+def test_a_global_limit_holds(make_child: MakeChild) -> None:
+    running, most, lock = [0], [0], threading.Lock()
+
+    def job() -> None:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        time.sleep(0.01)  # long enough for another to overlap
+        with lock:
+            running[0] -= 1
+
+    child = make_child(job, queues={"default": QueueOptions(limit=10, limits=Limits(global_limit=2))})
+    ids = [child.add() for _ in range(12)]
+    child.start()
+    eventually(lambda: all(child.state(job_id) == "succeeded" for job_id in ids))
+    assert most[0] == 2
+
+
+def test_a_local_limit_holds_and_starves_no_other_queue(make_child: MakeChild) -> None:
+    go = threading.Event()
+
+    def job(ctx: Any) -> None:
+        if ctx.job.queue == "slow":
+            assert go.wait(DEADLINE_S)
+
+    child = make_child(
+        job, queues={"slow": QueueOptions(limit=2), "quick": QueueOptions(limit=2)}, concurrency=4
+    )
+    slow = [child.add("slow") for _ in range(5)]
+    child.start()
+    eventually(lambda: [child.state(job_id) for job_id in slow].count("running") == 2)
+    quick = [child.add("quick") for _ in range(8)]
+    eventually(lambda: all(child.state(job_id) == "succeeded" for job_id in quick))
+    assert [child.state(job_id) for job_id in slow].count("running") == 2
+    go.set()
+    eventually(lambda: all(child.state(job_id) == "succeeded" for job_id in slow))
+
+
+def test_a_paused_queue_is_not_claimed_until_it_goes_on(make_child: MakeChild) -> None:
+    child = make_child(lambda: None, queues={"default": QueueOptions(), "other": QueueOptions()})
+    child.start()
+    child.channel.send({"t": "pause", "q": ["default"]})
+    eventually(lambda: child.child.producer._paused)
+    paused, other = child.add(), child.add("other")
+    eventually(lambda: child.state(other) == "succeeded")
+    assert child.state(paused) == "ready"
+    child.channel.send({"t": "pause", "q": []})
+    eventually(lambda: child.state(paused) == "succeeded")
+
+
+def test_a_poke_wakes_a_sleeping_claim_loop(make_child: MakeChild) -> None:
+    child = make_child(lambda: None, busy_poll_s=600.0, idle_poll_s=600.0)
+    child.start()
+    eventually(lambda: child.child.producer.is_idle)
+    job_id = child.add()
+    child.channel.send({"t": "poke", "q": ["default"]})
+    eventually(lambda: child.state(job_id) == "succeeded")
+
+
+def test_a_lost_lease_ends_the_run_without_an_ack(make_child: MakeChild) -> None:
+    ended: list[type[BaseException]] = []
+
+    def job() -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        try:
+            while time.monotonic() < deadline:
+                pass
+        except LeaseLost:
+            ended.append(LeaseLost)
+            raise
+
+    child = make_child(job)
+    job_id = child.add()
+    child.start()
+    held = eventually(lambda: [m for m in child.messages if m["t"] == "held"])[0]
+    eventually(lambda: child.child.executor.active())
+    child.channel.send({"t": "lost", "j": [[job_id, held["r"]]]})
+    eventually(lambda: ended and not child.child.executor.active())
+    assert child.state(job_id) == "running"  # as whoever has it now left it
+
+
+def test_a_row_of_unknown_kind_stops_no_other(make_child: MakeChild) -> None:
+    """Rule 4."""
+    child = make_child(lambda: None)
+    now = child.bench.clock.now()
+    [foreign] = child.bench.storage.insert_jobs([NewJob(kind="Elixir.Mailer", priority=-9)], now=now)
+    ours = child.add()
+    child.start()
+    eventually(lambda: child.state(ours) == "succeeded")
+    row = eventually(
+        lambda: row if (row := child.bench.storage.get_job(foreign.job_id)).state == "ready" else None
+    )
+    assert (row.attempt, row.errors) == (0, [])
