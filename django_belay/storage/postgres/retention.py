@@ -9,7 +9,7 @@ from typing import Any
 
 from django_belay.contract.state import State, is_terminal
 from django_belay.contract.uniqueness import window_ends_at
-from django_belay.storage.postgres.session import Session
+from django_belay.storage.postgres.session import Session, Transaction, atomically
 
 # Rows looked at in a call, in multiples of what it may delete: jobs that something
 # unfinished needs must neither stop a sweep nor make it read them all.
@@ -72,12 +72,24 @@ def _prune_state(
             if not is_needed and _is_over(window_key, inserted_at, now)
         ]
         if ids:
-            deleted += len(session.run("delete_jobs", {"ids": ids, "state": state, "before": before}))
+            deleted += _delete(session, ids, state, before=before)
         if len(page) < room:
             cursors.after.pop(state, None)
             break
         cursors.after[state] = (page[-1][1], page[-1][0])
     return deleted
+
+
+def _delete(session: Session, ids: Sequence[int], state: State, *, before: datetime) -> int:
+    """Lock what is still prunable, then delete it; how many."""
+
+    def lock_and_delete(transaction: Transaction) -> int:
+        locked = transaction.run("lock_prunable", {"ids": ids, "state": state, "before": before})
+        if locked:
+            transaction.run("delete_jobs", {"ids": [job_id for (job_id,) in locked]})
+        return len(locked)
+
+    return atomically(session, lock_and_delete)
 
 
 def _page(
