@@ -25,10 +25,12 @@ from django_belay.exceptions import (
     PayloadTooLarge,
     SchemaMissing,
     StillDeferred,
+    Unavailable,
     UnknownKind,
 )
 from django_belay.models import Job
 from django_belay.signals import job_enqueued
+from django_belay.storage.postgres.store import PostgresStore
 from tests.app import jobs
 
 committed = pytest.mark.django_db(transaction=True)
@@ -201,6 +203,24 @@ def test_many_is_all_or_nothing() -> None:
         jobs.echo.enqueue_many([{"value": 1}, 5])  # type: ignore[list-item]
     assert not Job.objects.exists()
     assert len(jobs.echo.enqueue_many([])) == 0
+
+
+@committed
+def test_a_chunk_that_fails_takes_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_enqueue, "CHUNK", 2)
+    insert, calls = PostgresStore.insert_jobs, []
+
+    def fail_later(store: PostgresStore, rows: Any, *, now: datetime) -> Any:
+        calls.append(rows)
+        if len(calls) == 2:
+            raise Unavailable("away")
+        return insert(store, rows, now=now)
+
+    monkeypatch.setattr(PostgresStore, "insert_jobs", fail_later)
+    with pytest.raises(Unavailable):
+        jobs.echo.enqueue_many([{"value": n} for n in range(4)])
+    assert len(calls) == 2
+    assert not Job.objects.exists()
 
 
 @committed
