@@ -120,6 +120,7 @@ def test_an_encrypted_kind_of_the_settings_is_encrypted_in_its_jobs(clock: SimCl
     with settings_with(CRONS={"secret": entry}):
         [job] = fire_next(scheduler(), clock)
         assert json.loads(decrypt(job.input, [KEY])) == {"token": "t0ken"}
+        assert "t0ken" not in repr(schedules.list())
         schedules.pause("secret")
     assert is_encrypted(rows()[0].input)
 
