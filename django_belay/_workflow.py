@@ -23,7 +23,7 @@ from django_belay.contract.job import JSON, Job, NewJob
 from django_belay.contract.names import workflow_scope
 from django_belay.contract.settlement import DOOMED, Member
 from django_belay.contract.state import INCOMPLETE, State, is_terminal
-from django_belay.contract.workflow_graph import retriable
+from django_belay.contract.workflow_graph import dependencies_first, retriable
 from django_belay.db import ClientStorage, storage_for_client
 from django_belay.deferred import Deferred
 from django_belay.exceptions import ConfigurationError, InvalidWorkflow, ResultTimeout, WorkflowNotFound
@@ -34,9 +34,6 @@ from django_belay.storage.postgres.session import atomically
 
 FIRST_POLL_S = 0.01
 LAST_POLL_S = 0.5
-
-#: Cancelled first: what waits for others would be released by their end otherwise.
-_CANCEL_ORDER = ("held", "paused", "awaiting", "ready", "running")
 
 
 def check_text(what: str, value: object) -> str:
@@ -315,23 +312,19 @@ class WorkflowHandle:
         return storage_for_client().storage.has_open_member(self.id)
 
     def _cancel(self, reason: str, *, keep: Collection[str] = ()) -> list[Controlled]:
-        members = [one for one in self._states() if one.state in INCOMPLETE and one.name not in keep]
-        members.sort(key=lambda one: (_CANCEL_ORDER.index(one.state), one.job_id))
+        members = [
+            _member(row) for row in self._rows() if row.state in INCOMPLETE and row.wf_name not in keep
+        ]
+        # Dependents first: the end of what they wait for would release or doom them otherwise.
+        ids = dependencies_first(members)[::-1]
         return storage_for_client().storage.cancel_many(
-            [one.job_id for one in members], reason=reason or "cancelled", now=conf.clock().now()
+            ids, reason=reason or "cancelled", now=conf.clock().now()
         )
 
     def _retry_failed(self, cancelled: bool) -> list[Controlled]:
         rows = self._rows()
         wanted = [row for row in rows if _is_to_retry(row, cancelled)]
-        members = [
-            Member(
-                job_id=row.id, name=member_name(row.id, row.wf_name), state=row.state,
-                deps=tuple(row.wf_deps), ignore=tuple(row.wf_ignore),
-            )
-            for row in rows
-        ]  # fmt: skip
-        order = retriable(members, {row.id for row in wanted})
+        order = retriable([_member(row) for row in rows], {row.id for row in wanted})
         retried = storage_for_client().storage.retry_many(order, now=conf.clock().now())
         left = [
             Controlled(job_id=row.id, state=row.state, reason="depends on a member that stays cancelled")
@@ -357,6 +350,16 @@ class WorkflowHandle:
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+
+def _member(row: Job) -> Member:
+    return Member(
+        job_id=row.id,
+        name=member_name(row.id, row.wf_name),
+        state=row.state,
+        deps=tuple(row.wf_deps),
+        ignore=tuple(row.wf_ignore),
+    )
 
 
 def _is_to_retry(row: Job, cancelled: bool) -> bool:

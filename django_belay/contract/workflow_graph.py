@@ -95,8 +95,13 @@ def retriable(members: Iterable[Member], wanted: Collection[int]) -> list[int]:
     ]
     dooms = set(settle(after).dooms)
     chosen = [member for member in after if member.job_id in wanted and member.job_id not in dooms]
-    rank = _ranks(chosen)
-    return [member.job_id for member in sorted(chosen, key=lambda one: (rank.get(one.name, 0), one.job_id))]
+    return dependencies_first(chosen)
+
+
+def dependencies_first(members: Collection[Member]) -> list[int]:
+    """Job ids so that each comes after those it depends on."""
+    rank = _ranks(members)
+    return [one.job_id for one in sorted(members, key=lambda one: (rank.get(one.name, 0), one.job_id))]
 
 
 def _ranks(members: Collection[Member]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ from django_belay.exceptions import (
 from django_belay.models import Job
 from django_belay.signals import job_enqueued
 from django_belay.storage.base import Ack, Controlled
+from django_belay.storage.postgres import control
 from django_belay.workflows import Workflow, WorkflowHandle, call, call_kind
 from tests.app import jobs
 from tests.integration.worker import claim, end, park, storage
@@ -197,24 +199,39 @@ def test_an_id_is_used_once() -> None:
 
 
 @committed
-def test_of_two_with_one_id_one_goes_in() -> None:
-    barrier = threading.Barrier(2)
+def test_of_two_with_one_id_the_second_waits_and_is_refused() -> None:
     outcomes: list[str] = []
 
     def insert() -> None:
-        flow = diamond(id="shared")
-        barrier.wait()
         try:
-            flow.enqueue()
+            diamond(id="shared").enqueue()
             outcomes.append("in")
         except InvalidWorkflow:
             outcomes.append("refused")
         finally:
             connections.close_all()
 
-    together(insert, insert)
-    assert sorted(outcomes) == ["in", "refused"]
+    second = threading.Thread(target=insert)
+    with transaction.atomic():
+        diamond(id="shared").enqueue()
+        second.start()
+        until(lambda: bool(outcomes) or is_somebody_waiting())
+    second.join(30)
+    assert outcomes == ["refused"]
     assert workflows.get("shared").status().total == 4
+
+
+def until(holds: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.005)  # another connection's wait for a lock tells nobody
+
+
+def is_somebody_waiting() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)")
+        return bool(cursor.fetchone()[0])
 
 
 def test_a_member_whose_key_is_held_refuses_the_workflow_and_spares_the_transaction() -> None:
@@ -363,6 +380,16 @@ def test_a_wait_ends_with_the_last_member() -> None:
         worker.join(10)
 
 
+def test_a_member_that_is_held_for_ever_is_waited_for() -> None:
+    flow = Workflow()
+    flow.add("a", jobs.plain, 1)
+    flow.add("b", jobs.plain, 2, deps=["a"])
+    handle = flow.enqueue()
+    Job._base_manager.filter(pk=handle.job("a").id)._raw_delete(using="default")
+    with pytest.raises(ResultTimeout, match="1 of 1 members"):
+        handle.wait(timeout=0)
+
+
 def test_a_workflow_can_be_awaited() -> None:
     flow = Workflow()
     flow.add("only", jobs.plain, 1)
@@ -393,7 +420,8 @@ def test_a_workflow_that_is_not_there_is_said_to_be() -> None:
 # -- changing ------------------------------------------------------------------------
 
 
-def test_cancelling_reaches_every_member_and_releases_none() -> None:
+def test_cancelling_reaches_every_member_and_releases_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "TREE_CHUNK", 1)  # a transaction each: the order decides
     flow = diamond()
     flow.add("always", jobs.plain, 9, deps=["d"], ignore=["failed", "cancelled"])
     handle = flow.enqueue()
