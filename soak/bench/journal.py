@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from django_belay.storage.journal.files.compaction import compact, keep_share
 from django_belay.storage.journal.files.initialise import initialise
 from django_belay.storage.journal.files.journal import Journal, JournalOptions, open_journal
 from django_belay.storage.journal.files.ownership import acquire
@@ -137,6 +138,67 @@ def bench_recovery(parent: str, jobs: int) -> None:
     recovered.close()
 
 
+def bench_compaction(parent: str, jobs: int) -> None:
+    journal = new_store(parent, "compaction", durability="write", writer="scribe")
+    for start in range(0, jobs, 21):
+        journal.append([e for n in range(start, min(start + 21, jobs)) for e in life(n, n + 1, 1000)])
+    number = jobs
+
+    def append_for(seconds: float, stop: Callable[[], bool] = lambda: False) -> float:
+        nonlocal number
+        start_s, done = time.perf_counter(), 0
+        while time.perf_counter() - start_s < seconds and not stop():
+            journal.append(life(number, journal.state.next_order, 1000))
+            number += 1
+            done += 3
+        return done / (time.perf_counter() - start_s)
+
+    before = append_for(2.0)
+    memory = rss_bytes()
+    report: list[object] = []
+
+    def work() -> None:
+        report.append(compact(journal, now_ms=2000, retention=INFINITY, pace=keep_share(0.25)))
+
+    thread = threading.Thread(target=work)
+    start_s = time.perf_counter()
+    thread.start()
+    peak = memory
+
+    def watch() -> bool:
+        nonlocal peak
+        peak = max(peak, rss_bytes())
+        return not thread.is_alive() or bool(journal.compacting.locked() and not journal.admits)
+
+    rates = []
+    while thread.is_alive():
+        rates.append(append_for(0.5, watch))
+        while thread.is_alive() and not journal.admits:
+            time.sleep(0.01)
+    thread.join()
+    took = time.perf_counter() - start_s
+    during = sum(rates) / len(rates)
+    print(
+        f"compaction of {jobs:,} finished jobs: {took:.1f} s; appends {during:,.0f}/s beside {before:,.0f}/s: {during / before:.2f} (goal 0.5)"
+    )
+    print(f"  memory grew by {(peak - memory) / jobs:,.0f} bytes a job while it ran")
+    path = journal.path
+    journal.close()
+    start_s = time.perf_counter()
+    with acquire(path) as ownership:
+        recovered = recover(ownership)
+    took = time.perf_counter() - start_s
+    print(
+        f"recovery after it, {recovered.records:,} records, most of them snapshots: {recovered.records / took:,.0f}/s (goal 25,000)"
+    )
+    recovered.close()
+
+
+def rss_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def bench_memory(jobs: int) -> None:
     state = StoreState(keep=False)
     for number in range(jobs):
@@ -159,6 +221,8 @@ def main() -> None:
             bench_append(parent, options.jobs)
         if "sync" in options.what:
             bench_sync(parent, options.jobs)
+        if "compaction" in options.what:
+            bench_compaction(parent, options.jobs)
         if "recovery" in options.what:
             bench_recovery(parent, options.jobs)
             bench_memory(options.jobs)

@@ -93,6 +93,27 @@ def test_appends_beside_a_compaction_are_caught_up(root: str) -> None:
     assert without_members(reread(root)) == without_members(last)
 
 
+def test_groups_appended_beside_a_compaction_are_caught_up_once(root: str) -> None:
+    """The log of a group and that of the compaction may be equal; only the group's ends with it."""
+
+    def pair(number: int) -> list[Any]:
+        common: dict[str, Any] = {"job_id": number.to_bytes(16), "at": 10}
+        first = Inserted(definition=definition(), eligible_at=10, availability_order=number, **common)
+        return [first, Started(expected_revision=1, attempt=1, cycle_token=1, **common)]
+
+    with own(root) as journal:
+        journal.append(pair(1))
+        number = iter(range(2, 100))
+        compact(
+            journal,
+            now_ms=20,
+            retention=INFINITY,
+            pace=lambda done: [journal.append(pair(next(number))) for _ in "ab"] and None,
+        )
+        last = view(journal.state)
+    assert reread(root) == last
+
+
 def test_only_finished_jobs_past_their_retention_expire(root: str) -> None:
     history = History(seed=5)
     with own(root) as journal:

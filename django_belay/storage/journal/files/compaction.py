@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from crc32c import crc32c
@@ -20,7 +22,7 @@ from django_belay.exceptions import JournalError, JournalFull
 from django_belay.storage.journal.format.limits import MAX_ACTIVE_BYTES
 from django_belay.storage.journal.format.manifest import Manifest, Retention, SourceSegment, encode_manifest
 from django_belay.storage.journal.format.metadata import Current
-from django_belay.storage.journal.format.mutation import PREFIX
+from django_belay.storage.journal.format.mutation import PREFIX, decode_mutation
 from django_belay.storage.journal.format.pair import decode_payload
 from django_belay.storage.journal.format.record import OVERHEAD_BYTES, frame
 from django_belay.storage.journal.format.refusal import located, refuse
@@ -31,6 +33,7 @@ from django_belay.storage.journal.format.segment import (
     encode_header,
     segment_name,
 )
+from django_belay.storage.journal.format.snapshot import decode_snapshot
 from django_belay.storage.journal.state.finished import location
 from django_belay.storage.journal.state.store_state import Change
 
@@ -41,11 +44,13 @@ from .disk import Directory, File
 from .filesystem import Room
 from .initialise import publish_current
 from .journal import Journal
+from .reader import SegmentReader
 from .reclaim import reclaim_predecessor, remove_candidate
+from .recovery import sha256_of
 from .retained import Selection, renumbered
 from .tail import Position
 
-STEP_RECORDS: Final = 256
+STEP_RECORDS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +88,21 @@ class _Build:
     manifest: Manifest
     selection: Selection
     digest: bytes
-    keys: list[tuple[str, Any]] = field(default_factory=list)
-    places: array[int] = field(default_factory=lambda: array("Q"))
+    keys: dict[str, list[bytes]]
+    places: dict[str, array[int]]
+
+
+def keep_share(share: float) -> Callable[[int], None]:
+    """A pace that works ``share`` of the time and leaves the rest to whoever appends."""
+    resumed = time.perf_counter()
+
+    def pace(done: int) -> None:
+        nonlocal resumed
+        worked = time.perf_counter() - resumed
+        time.sleep(worked * (1 / share - 1))
+        resumed = time.perf_counter()
+
+    return pace
 
 
 def compact(
@@ -118,7 +136,7 @@ def compact(
             build = _build(
                 journal, frontier, now_ms, retention, at_rest=at_rest, limit=candidate_limit, pace=pace
             )
-            _close_admission(journal, build)
+            _close_admission(journal, build, frontier)
         except BaseException:
             _give_up(journal, frontier)
             raise
@@ -186,13 +204,10 @@ def _digest_sources(
             break
         file = disk.open_file(segments, name)
         try:
-            digest, position = hashlib.sha256(), 0
-            while chunk := os.pread(file.fd, 1 << 20, position):
-                digest.update(chunk)
-                position += len(chunk)
+            digest = sha256_of(file)
         finally:
             file.close()
-        result.append(SourceSegment(sha256=digest.digest(), segment_id=segment_id))
+        result.append(SourceSegment(sha256=digest, segment_id=segment_id))
         if pace is not None:
             pace(0)
     if len(result) != below - 1:
@@ -217,8 +232,8 @@ def _write_candidate(
     disk.fsync_dir(candidate, "compact.segments.fsync_dir")
     room = Room(authority.epochs, max(journal.options.reserve_bytes, 0))
     writer = BaseWriter(segments, authority.store_id, target=journal.options.rotation_target_bytes, room=room)
-    keys: list[tuple[str, Any]] = []
-    places = array("Q")
+    keys: dict[str, list[bytes]] = {"jobs": [], "results": []}
+    places = {"jobs": array("Q"), "results": array("Q")}
     digest = hashlib.sha256()
     written = 0
     try:
@@ -226,9 +241,9 @@ def _write_candidate(
             where = writer.add(kept.record_type, kept.payload_schema, kept.payload)
             digest.update(b"%d.%d.%d." % (kept.record_type, kept.payload_schema, len(kept.payload)))
             digest.update(kept.payload)
-            if kept.table in ("jobs", "results"):
-                keys.append((kept.table, kept.key))
-                places.append(where)
+            if kept.table in keys:
+                keys[kept.table].append(kept.key)
+                places[kept.table].append(where)
             written += len(kept.payload) + OVERHEAD_BYTES
             if limit is not None and written > limit:
                 raise located(refuse("resource_limit", "candidate_limit", limit), path=candidate.path)
@@ -304,6 +319,17 @@ def _check_base(
         raise located(refuse("physical_corruption", reason), path=segments.path)
 
 
+def _check_digests(segments: Directory, build: _Build, reason: str) -> None:
+    """The base still has the bytes that were validated; appenders wait for this, so no decoding."""
+    for base in build.manifest.base_segments:
+        file = disk.open_file(segments, segment_name(base.segment_id))
+        try:
+            if sha256_of(file) != base.sha256:
+                raise located(refuse("physical_corruption", reason), path=file.path)
+        finally:
+            file.close()
+
+
 def _scan(file: File, size: int, segment_id: int, build: _Build) -> Iterator[Any]:
     def read_at(position: int, count: int) -> bytes:
         return disk.read_exactly(file.fd, position, count)
@@ -315,19 +341,54 @@ def _scan(file: File, size: int, segment_id: int, build: _Build) -> Iterator[Any
     )
 
 
-def _close_admission(journal: Journal, build: _Build) -> None:
-    """Refuse new records from here on, unless the delta wakes a job that has expired."""
+def _close_admission(journal: Journal, build: _Build, frontier: _Frontier) -> None:
+    """Refuse new records from here on, once what was committed meanwhile is seen to fit the base."""
     with journal.lock:
-        expired = build.selection.expired | build.selection.expired_extended
-        for kind, schema, payload in journal.delta or []:
-            if (kind, schema) == (8, 1) and PREFIX.unpack_from(payload)[0] in expired:
-                remove_candidate(journal.recovered.authority.epochs, build.name)
-                raise located(refuse("argument", "candidate_mismatch", "expired job"), path=journal.path)
-        size = sum(len(payload) + OVERHEAD_BYTES for _, _, payload in journal.delta or [])
-        if HEADER_BYTES + size > MAX_ACTIVE_BYTES:
+        try:
+            delta = journal.delta or []
+            size = HEADER_BYTES + sum(len(payload) + OVERHEAD_BYTES for _, _, payload in delta)
+            if size > MAX_ACTIVE_BYTES:
+                raise located(refuse("resource_limit", "online_delta_too_large", size), path=journal.path)
+            if delta and build.selection.orders is not None:
+                raise located(refuse("argument", "candidate_mismatch", "not at rest"), path=journal.path)
+            _check_delta(build, delta, frontier.next_order)
+        except JournalError:
             remove_candidate(journal.recovered.authority.epochs, build.name)
-            raise located(refuse("resource_limit", "online_delta_too_large", size), path=journal.path)
+            raise
         journal.suspend_admission()
+
+
+def _check_delta(build: _Build, delta: list[tuple[int, int, bytes]], next_order: int) -> None:
+    """Every committed mutation must apply cleanly to the base: its job there with its revision, its
+    availability order the next. The base is read for this, not the state that wrote it."""
+    revisions: dict[bytes, int] = {}
+    reader = SegmentReader(build.segments)
+    try:
+        for kind, schema, payload in delta:
+            if (kind, schema) != (8, 1):
+                continue
+            job_id, _, expected, revision, _ = PREFIX.unpack_from(payload)
+            if job_id not in revisions:
+                revisions[job_id] = _base_revision(build, job_id, reader)
+            order = getattr(decode_mutation(payload), "availability_order", None)
+            if revisions[job_id] != expected or order not in (None, next_order):
+                raise located(
+                    refuse("argument", "candidate_mismatch", job_id.hex(), expected, revisions[job_id]),
+                    path=build.directory.path,
+                )
+            revisions[job_id] = revision
+            next_order += order is not None
+    finally:
+        reader.close()
+
+
+def _base_revision(build: _Build, job_id: bytes, reader: SegmentReader) -> int:
+    """The revision a base states for a job, 0 when it is not there."""
+    jobs = build.keys["jobs"]
+    at = bisect_left(jobs, job_id)
+    if at == len(jobs) or jobs[at] != job_id:
+        return 0
+    return decode_snapshot(reader.record(build.places["jobs"][at]).payload).revision
 
 
 def _switch(journal: Journal, frontier: _Frontier, build: _Build) -> CompactionReport:
@@ -336,7 +397,7 @@ def _switch(journal: Journal, frontier: _Frontier, build: _Build) -> CompactionR
         delta = journal.delta or []
         position, crc, places = _catch_up(build, delta)
         _publish(journal, frontier, build)
-        _check_base(build.segments, build, "published_candidate_mismatch")
+        _check_digests(build.segments, build, "published_candidate_mismatch")
         _check_tail(build, delta, position)
     except OSError as error:
         journal.tail.poisoned = True
@@ -403,7 +464,7 @@ def _publish(journal: Journal, frontier: _Frontier, build: _Build) -> None:
         authority.epochs, build.name, layout.epoch_name(build.manifest.epoch_id), "compact.generation.rename"
     )
     disk.fsync_dir(authority.epochs, "compact.generation.fsync_dir")
-    _check_base(build.segments, build, "renamed_candidate_mismatch")
+    _check_digests(build.segments, build, "renamed_candidate_mismatch")
     if authority_files.read_metadata(root, layout.CURRENT) != frontier.current_bytes:
         raise located(refuse("changed_view", "source_current_changed"), path=root.path)
     current = Current(
@@ -440,11 +501,10 @@ def _move_state(
         state.forget("results", job_id)
     for job_id in build.selection.expired_extended:
         state.forget("extended", job_id)
-    for (table, key), where in zip(build.keys, build.places, strict=True):
-        if table == "jobs":
-            state.move_job(key, where)
-        else:
-            state.move_result(key, where)
+    for job_id, where in zip(build.keys["jobs"], build.places["jobs"], strict=True):
+        state.move_job(job_id, where)
+    for job_id, where in zip(build.keys["results"], build.places["results"], strict=True):
+        state.move_result(job_id, where)
     for (kind, schema, payload), where in zip(delta, places, strict=True):
         if (kind, schema) == (8, 1) and payload[16] == 1:
             state.move_job(payload[:16], where)

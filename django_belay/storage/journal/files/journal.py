@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
-from django_belay.exceptions import JournalError
+from django_belay.exceptions import JournalError, JournalLocked
 from django_belay.storage.journal.format.extension import Frame
 from django_belay.storage.journal.format.limits import MAX_U64
 from django_belay.storage.journal.format.pair import Payload, encode_payload
@@ -45,6 +45,7 @@ class JournalOptions:
     reserve_bytes: int = RESERVE_BYTES
     writer: Literal["scribe", "inline"] = "scribe"
     activation_window_s: float = 30.0
+    lock_wait_s: float = 0.0
     budgets: ReadBudgets = field(default_factory=ReadBudgets)
 
 
@@ -85,6 +86,11 @@ class Journal:
     def path(self) -> str:
         """The store's root."""
         return self.ownership.root.path
+
+    @property
+    def admits(self) -> bool:
+        """Whether new records are accepted; not while a compaction switches over."""
+        return self._admits and not self.closed
 
     def submit(self, items: Sequence[Payload]) -> int:
         """Apply records together and plan their bytes; the sequence to :meth:`wait` for.
@@ -283,7 +289,7 @@ def open_journal(
         JournalError: The store is refused; nothing was changed.
     """
     options = options or JournalOptions()
-    ownership = acquire(path)
+    ownership = _acquire_within(path, options.lock_wait_s)
     try:
         check_durable(ownership.root, options.durability, validated=options.validated_filesystem)
         recovered = recover(ownership, options.budgets, progress=progress)
@@ -295,6 +301,18 @@ def open_journal(
     except BaseException:
         ownership.release()
         raise
+
+
+def _acquire_within(path: str, wait_s: float) -> Ownership:
+    """Take the lock, waiting for a dead owner's scribe to finish its batch."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return acquire(path)
+        except JournalLocked:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(0.005)
 
 
 def activate(ownership: Ownership, recovered: Recovered, options: JournalOptions) -> Journal:

@@ -222,7 +222,7 @@ class _Replay:
     def _check_base(self, file: File, base: BaseSegment, size: int) -> None:
         if size != base.size:
             raise located(refuse("physical_corruption", "base_size", base.size, size), path=file.path)
-        if _sha256_of(file) != base.sha256:
+        if sha256_of(file) != base.sha256:
             raise located(
                 refuse("physical_corruption", "base_digest"),
                 path=file.path,
@@ -272,7 +272,8 @@ def _collector_off() -> Iterator[None]:
             gc.enable()
 
 
-def _sha256_of(file: File) -> bytes:
+def sha256_of(file: File) -> bytes:
+    """SHA-256 of a whole file, read in pieces."""
     digest = hashlib.sha256()
     position = 0
     while chunk := os.pread(file.fd, CHUNK_BYTES, position):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from django_belay.storage.journal.format.event_v2 import ResultRecorded, decode_event_v2, encode_event_v2
@@ -59,8 +60,12 @@ class Selection:
         yield from self._results()
         yield from self._tables()
 
+    def _keys(self, name: str) -> Iterator[Any]:
+        """Each key once, ascending."""
+        return (key for key, _ in groupby(self.state.keys_at(self.log, name)))
+
     def _jobs(self) -> Iterator[Kept]:
-        for job_id in self.state.keys_at(self.log, "jobs"):
+        for job_id in self._keys("jobs"):
             entry = self.state.entry_at(self.log, "jobs", job_id)
             if entry is None:
                 continue
@@ -87,7 +92,7 @@ class Selection:
         return self.captured_at >= duration and terminal_at <= self.captured_at - duration
 
     def _extended(self) -> Iterator[Kept]:
-        keys = self.state.keys_at(self.log, "extended")
+        keys = list(self._keys("extended"))
         jobs = [self.state.entry_at(self.log, "extended", key) for key in keys]
         parents, workflows = self._unfinished(jobs)
         for job in jobs:
@@ -115,7 +120,7 @@ class Selection:
         return not needed
 
     def _schedules(self) -> Iterator[Kept]:
-        names = self.state.keys_at(self.log, "schedules")
+        names = self._keys("schedules")
         for name in sorted(names, key=str.encode):
             entry: Schedule | None = self.state.entry_at(self.log, "schedules", name)
             if entry is None:
@@ -132,7 +137,7 @@ class Selection:
         return extended is not None and extended.row.get("state") not in _ROW_TERMINAL
 
     def _results(self) -> Iterator[Kept]:
-        for job_id in self.state.keys_at(self.log, "results"):
+        for job_id in self._keys("results"):
             entry = self.state.entry_at(self.log, "results", job_id)
             if entry is None or job_id in self.expired:
                 continue
@@ -145,7 +150,7 @@ class Selection:
         for table in sorted(self.state.tables):
             pending: list[list[Any]] = []
             size = 0
-            for key in self.state.keys_at(self.log, f"tables.{table}"):
+            for key in self._keys(f"tables.{table}"):
                 row = self.state.entry_at(self.log, f"tables.{table}", key)
                 if row is None:
                     continue

@@ -174,7 +174,7 @@ class StoreState:
                 del self._unwritten[unwritten:]
             raise
         finally:
-            self._logs.remove(log)
+            self.unwatch(log)
 
     def drop_open_frame(self) -> None:
         """Forget the records of a frame that never committed."""
@@ -349,12 +349,14 @@ class StoreState:
     def keys_at(self, log: Change, name: str) -> list[Any]:
         """The keys table ``name`` may have had when ``log`` began, ascending.
 
-        Safe beside the thread that applies records: copying the keys is one step of the
-        interpreter, and a key removed since stands in the log.
+        Safe beside the thread that applies records: listing the keys is one step of the
+        interpreter, and a key removed since stands in the log. A key may come twice.
         """
-        keys = set(self._table(name))
-        keys.update(key for table, key in tuple(log) if table == name)
-        return sorted(keys)
+        table = self._table(name)
+        keys = list(table)
+        keys.extend(key for table_name, key in tuple(log) if table_name == name and key not in table)
+        keys.sort()
+        return keys
 
     def entry_at(self, log: Change, name: str, key: Any) -> Any:
         """What ``key`` held when ``log`` began, or None. Safe beside the applying thread."""
