@@ -36,6 +36,7 @@ def owner(store: str, pid_file: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, str(OWNER), store, pid_file],
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
