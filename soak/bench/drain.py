@@ -11,7 +11,7 @@ import time
 
 import psycopg
 
-from soak.bench.site import bench_site, start_worker
+from soak.bench.site import add_postgres_option, bench_site, start_worker
 
 RAW_CLAIM = """
     UPDATE belay_jobs SET state = 'running', attempt = attempt + 1,
@@ -79,9 +79,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--concurrency", type=int, default=100)
     parser.add_argument("--processes", type=int, default=1)
+    add_postgres_option(parser)
     given = parser.parse_args()
     options = {"QUEUES": {"bench": given.concurrency}, "LEASE_TTL": 30}
-    with bench_site("belay_bench_drain", options) as dsn:
+    with bench_site("belay_bench_drain", options, force=given.postgres) as dsn:
         raw = raw_rate(dsn, given.jobs)
         print(f"raw loop, claim 100 / ack 100: {raw:,.0f} jobs/s")
         for _ in range(2):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psycopg
 
-from soak.bench.site import bench_site, start_worker
+from soak.bench.site import add_postgres_option, bench_site, start_worker
 
 
 def transactions(connection: psycopg.Connection[tuple[int]]) -> int:
@@ -52,9 +52,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--queues", type=int, default=20)
+    add_postgres_option(parser)
     given = parser.parse_args()
     queues = {f"q{number}": 10 for number in range(given.queues)}
-    with bench_site("belay_bench_idle", {"QUEUES": {"bench": 10, **queues}}) as dsn:
+    options = {"QUEUES": {"bench": 10, **queues}}
+    with bench_site("belay_bench_idle", options, force=given.postgres) as dsn:
         worker = start_worker()
         try:
             time.sleep(10)  # start-up, and the decay of the poll

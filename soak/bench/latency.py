@@ -12,7 +12,7 @@ import time
 
 import psycopg
 
-from soak.bench.site import bench_site, start_worker
+from soak.bench.site import add_postgres_option, bench_site, start_worker
 
 
 def measure(dsn: str, jobs: int) -> list[float]:
@@ -53,6 +53,18 @@ def _results(dsn: str, count: int, kind: str = "started") -> list[float]:
     raise AssertionError(f"{len(rows)} of {count} jobs ended")
 
 
+def raw_commits(dsn: str, count: int = 50) -> list[float]:
+    """Milliseconds of a bare insert, each committed: the machine's own speed in this run."""
+    taken = []
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for number in range(count):
+            before = time.perf_counter()
+            connection.execute("INSERT INTO belay_signals (scope, name) VALUES ('raw', %s)", [str(number)])
+            taken.append((time.perf_counter() - before) * 1000)
+            time.sleep(0.05)  # like the measured calls: one at a time, not a stream
+    return taken
+
+
 def report(label: str, taken: list[float]) -> None:
     taken.sort()
     p99 = taken[min(len(taken) - 1, int(len(taken) * 0.99))]
@@ -63,11 +75,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--notify", choices=("auto", "off"), required=True)
+    add_postgres_option(parser)
     given = parser.parse_args()
-    with bench_site(
-        f"belay_bench_latency_{given.notify}", {"QUEUES": {"bench": 10}, "NOTIFY": given.notify}
-    ) as dsn:
-        report(f"enqueue to start, NOTIFY {given.notify}", measure(dsn, given.jobs))
+    options = {"QUEUES": {"bench": 10}, "NOTIFY": given.notify}
+    with bench_site(f"belay_bench_latency_{given.notify}", options, force=given.postgres) as dsn:
+        raw = raw_commits(dsn)
+        report("raw insert of one row, committed", raw)
+        taken = measure(dsn, given.jobs)
+        report(f"enqueue to start, NOTIFY {given.notify}", taken)
+        # The way from call to start has two commits: the enqueueing's and the claim's.
+        print(f"p50 to two raw commits: {statistics.median(taken) / statistics.median(raw) / 2:.2f}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -14,15 +15,19 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from django_belay.testing.postgres import PostgresServer, find_postgres
+from django_belay.testing.postgres import SOURCES, PostgresServer, find_postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def add_postgres_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--postgres", choices=SOURCES, help="the PostgreSQL to use")
+
+
 @contextmanager
-def bench_site(name: str, options: Mapping[str, Any]) -> Iterator[str]:
-    """Django set up on a fresh migrated database; yields its connection string."""
-    with find_postgres() as server:
+def bench_site(name: str, options: Mapping[str, Any], *, force: str | None = None) -> Iterator[str]:
+    """Django set up on a fresh migrated database, dropped at the end; yields its connection string."""
+    with find_postgres(force) as server:
         dsn = _fresh_database(server, name)
         settings = {**server.django_settings(), "NAME": name}
         os.environ["DJANGO_SETTINGS_MODULE"] = "soak.bench.settings"
@@ -30,18 +35,28 @@ def bench_site(name: str, options: Mapping[str, Any]) -> Iterator[str]:
         os.environ["BELAY_BENCH_OPTIONS"] = json.dumps(options)
         import django
         from django.core.management import call_command
+        from django.db import connections
 
         django.setup()
         call_command("migrate", verbosity=0)
         print(f"{server}; Python {sys.version.split()[0]}; {os.cpu_count()} CPUs")
-        yield dsn
+        try:
+            yield dsn
+        finally:
+            connections.close_all()
+            _drop_database(server, name)
 
 
 def _fresh_database(server: PostgresServer, name: str) -> str:
+    _drop_database(server, name)
     with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     return psycopg.conninfo.make_conninfo(server.dsn, dbname=name)
+
+
+def _drop_database(server: PostgresServer, name: str) -> None:
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 def start_worker(*arguments: str) -> subprocess.Popen[bytes]:
