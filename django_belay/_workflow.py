@@ -57,7 +57,7 @@ def new_id(name: str | None) -> str:
 # -- the insert --------------------------------------------------------------------
 
 
-def insert_members(rows: Sequence[NewJob], *, workflow_id: str, now: datetime) -> list[Inserted]:
+def insert_members(rows: Sequence[NewJob], *, workflow_id: str) -> list[Inserted]:
     """All rows in one statement, in the caller's transaction; or none.
 
     Raises:
@@ -68,6 +68,7 @@ def insert_members(rows: Sequence[NewJob], *, workflow_id: str, now: datetime) -
     Contract: §5.1, §8.3.
     """
     found = storage_for_client()
+    now = conf.clock().now()
 
     def work(_: object = None) -> list[Inserted]:
         return _insert(found, rows, workflow_id, now)

@@ -108,7 +108,7 @@ class Batch:
         rows = [*self._rows, *([] if self._last is None else [self._held(self._last)])]
         if not rows:
             raise InvalidWorkflow("the batch has no jobs; add() some")
-        insert_members(rows, workflow_id=self.id, now=self._now)
+        insert_members(rows, workflow_id=self.id)
         return BatchHandle(self.id)
 
     async def aenqueue(self) -> BatchHandle:

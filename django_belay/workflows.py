@@ -130,7 +130,7 @@ class Workflow:
         Contract: §5.1, §8.3.
         """
         self.check()
-        insert_members(self._rows, workflow_id=self.id, now=self._now)
+        insert_members(self._rows, workflow_id=self.id)
         return WorkflowHandle(self.id)
 
     async def aenqueue(self) -> WorkflowHandle:

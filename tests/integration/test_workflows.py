@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -177,6 +178,16 @@ def test_a_large_workflow_goes_in_by_one_insert(django_assert_max_num_queries: A
         handle = flow.enqueue()
     assert sum("INSERT INTO belay_jobs" in query["sql"] for query in seen.captured_queries) == 1
     assert handle.status().counts == {"ready": 1, "held": 5_999}
+
+
+def test_a_workflow_is_as_old_as_its_insert() -> None:
+    flow = Workflow()
+    flow.add("later", jobs.plain.using(run_after=timedelta(hours=1)), 1)
+    built_by = timezone.now()
+    row = flow.enqueue().job("later").job
+    assert row.inserted_at >= built_by
+    assert row.ready_at is not None
+    assert timedelta(hours=1) - timedelta(minutes=1) < row.ready_at - built_by <= timedelta(hours=1)
 
 
 @committed
