@@ -244,16 +244,18 @@ class Supervisor:
             self._adopt([replacement] if replacement else [])
 
     def _is_empty(self) -> bool:
-        """Whether no job of the served queues is due or running anywhere."""
+        """Whether no job of the served queues is due, running, or to be tried again anywhere."""
         members = self._family.members
         if not members or not all(m.state == "ready" and m.status.get("idle") for m in members):
             return False
+        storage, now = self._services.storage, self._services.clock.now()
         try:
-            stats = self._services.storage.queue_stats(now=self._services.clock.now())
+            served = [one for one in storage.queue_stats(now=now) if one.queue in self._options.queues]
+            if any(one.ready or one.running for one in served):
+                return False
+            return not storage.has_retry_ahead([one.queue for one in served if one.scheduled], now=now)
         except Unavailable:
             return False
-        served = [one for one in stats if one.queue in self._options.queues]
-        return not any(one.ready or one.running for one in served)
 
     # -- messages ----------------------------------------------------------------------
 

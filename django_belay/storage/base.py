@@ -334,6 +334,10 @@ class Storage(Protocol):
         """One indexed EXISTS (rule 32)."""
         ...
 
+    def has_retry_ahead(self, queues: Sequence[str], *, now: datetime) -> bool:
+        """Whether a job whose attempt failed is due again later in one of the queues."""
+        ...
+
     def workflow_jobs(self, workflow_id: str) -> list[Job]:
         """By id."""
         ...

@@ -55,6 +55,12 @@ def test_worker_runs_jobs_until_empty_and_ends_with_zero(site: Site, start_worke
     assert {line.split(":")[1] for line in site.lines("m")} == {"1"}
 
 
+def test_until_empty_waits_for_another_attempt(site: Site, start_worker: StartWorker) -> None:
+    job = jobs.dies.enqueue(name="d", times=1)
+    assert start_worker("--until-empty").wait() == 0
+    assert state(job.id) == "succeeded"
+
+
 def test_once_runs_one_round(site: Site, start_worker: StartWorker) -> None:
     ids = [jobs.marks.enqueue(name="m").id for _ in range(5)]
     assert start_worker("--once", "--queue", "work=3").wait() == 0

@@ -46,7 +46,8 @@ class Command(BaseCommand):
         parser.add_argument(
             "--until-empty",
             action="store_true",
-            help="end when no job of the queues is due or running; scheduled and waiting jobs stay",
+            help="end when no job of the queues is due, running or to be tried again; "
+            "scheduled and waiting jobs stay",
         )
         parser.add_argument("--once", action="store_true", help="claim one round, run it, end")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -47,6 +47,12 @@ def children(session: Session, parent_id: int) -> list[Job]:
 def has_incomplete_child(session: Session, parent_id: int) -> bool:
     """One indexed EXISTS (rule 32)."""
     [(found,)] = session.run("has_incomplete_child", {"parent_id": parent_id})
+    return bool(found)
+
+
+def has_retry_ahead(session: Session, queues: Sequence[str], *, now: datetime) -> bool:
+    """Whether a job whose attempt failed is due again later in one of the queues."""
+    [(found,)] = session.run("has_retry_ahead", {"queues": list(queues), "now": now})
     return bool(found)
 
 

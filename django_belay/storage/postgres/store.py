@@ -121,6 +121,9 @@ class PostgresStore:
     def has_incomplete_child(self, parent_id: int) -> bool:
         return read.has_incomplete_child(self.session, parent_id)
 
+    def has_retry_ahead(self, queues: Sequence[str], *, now: datetime) -> bool:
+        return read.has_retry_ahead(self.session, queues, now=now)
+
     def workflow_jobs(self, workflow_id: str) -> list[Job]:
         return read.workflow_jobs(self.session, workflow_id)
 
