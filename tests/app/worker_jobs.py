@@ -12,7 +12,7 @@ import time
 from itertools import repeat
 from pathlib import Path
 
-from django_belay import Budget, Cost, job
+from django_belay import Budget, Cost, batches, job
 
 
 def site() -> Path:
@@ -108,3 +108,25 @@ def resists(ctx, name: str) -> None:
             await_file(f"{name}.go")
         except BaseException:
             continue
+
+
+@job(queue="work", backoff=[0.1])
+def totals(ctx, name: str, batch_id: str) -> dict[str, int]:
+    """The job on completion of a batch: leaves a line a run, returns the batch's numbers."""
+    note(name, f"{ctx.id}:{ctx.attempt}")
+    progress = batches.get(batch_id).progress()
+    return {"total": progress.total, "succeeded": progress.succeeded, "failed": progress.failed}
+
+
+@job(queue="work", max_attempts=1)
+def breaks(ctx) -> None:
+    """Fails."""
+    raise ValueError("broken on purpose")
+
+
+@job(queue="work")
+def tells(ctx, count: int) -> int:
+    """Emits numbers."""
+    for number in range(count):
+        ctx.emit(number)
+    return count
