@@ -16,6 +16,14 @@ from django.apps import AppConfig
 from django.db import connections
 from django.db.models.signals import post_migrate
 
+from django_belay.testing.plugin import (  # noqa: F401 - fixtures; in a checkout no entry point finds them
+    belay_assert_enqueued,
+    belay_assert_not_enqueued,
+    belay_clock,
+    belay_crons,
+    belay_drain,
+    belay_inline,
+)
 from django_belay.testing.postgres import SOURCES, PostgresNotFound, PostgresServer, find_postgres
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -47,6 +47,14 @@ class Sweeper:
         """
         if self._clock_is_off():
             return 0
+        changed = self.reconcile()
+        if time.monotonic() >= self._prune_at:
+            self._prune_at = time.monotonic() + PRUNE_INTERVAL_S
+            changed += self._prune()
+        return changed
+
+    def reconcile(self) -> int:
+        """Take back expired leases and mend lost wake-ups; how many rows it changed."""
         changed = self._try("reclaim", self._reclaim)
         changed += self._try(
             "resettle parents", lambda: self._storage.resettle_parents(now=self._clock.now())
@@ -57,9 +65,6 @@ class Sweeper:
         changed += self._try(
             "resettle workflows", lambda: self._storage.resettle_workflows(now=self._clock.now())
         )
-        if time.monotonic() >= self._prune_at:
-            self._prune_at = time.monotonic() + PRUNE_INTERVAL_S
-            changed += self._prune()
         return changed
 
     def _try(self, name: str, operation: Callable[[], int]) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from django.db import connections
 
-from django_belay import signals
-from django_belay.contract.job import Job
-from django_belay.contract.outcome import Outcome, apply_outcome
+from django_belay._run_signals import signal_hooks
 from django_belay.engine.clock import Clock
-from django_belay.engine.context import JobContext
-from django_belay.engine.telemetry import Hooks, outcome_name
+from django_belay.engine.telemetry import Hooks
 
 
 def refresh_connections() -> None:
@@ -25,36 +24,9 @@ def refresh_connections() -> None:
 
 def worker_hooks(clock: Clock) -> Hooks:
     """The hooks of a process that runs jobs."""
-
-    def started(context: JobContext) -> None:
-        if signals.job_started.receivers:
-            signals.job_started.send_robust(sender=context.kind, job=context.job)
-
-    def finished(context: JobContext, outcome: Outcome | None, duration_s: float) -> None:
-        if not signals.job_finished.receivers:
-            return
-        state = (
-            "running"  # under another lease; this run writes nothing
-            if outcome is None
-            else apply_outcome(outcome, now=clock.now(), cancel_requested=False).state
-        )
-        signals.job_finished.send_robust(
-            sender=context.kind,
-            job=context.job,
-            state=state,
-            outcome=outcome_name(outcome),
-            duration_s=duration_s,
-        )
-
-    return Hooks(
+    return replace(
+        signal_hooks(clock),
         before_job=refresh_connections,
         after_job=refresh_connections,
         thread_ended=connections.close_all,
-        job_started=started,
-        job_finished=finished,
-        lease_lost=_lease_lost,
     )
-
-
-def _lease_lost(job: Job) -> None:
-    signals.lease_lost.send_robust(sender=job.kind, job=job)
