@@ -185,6 +185,7 @@ def test_salvage_leaves_an_unfinished_frame_out(root: str, base: str) -> None:
         )
     report = salvage(root, f"{base}/saved", durability="write")
     assert report.frame_dropped
+    assert not report.summary.open_frame
     assert seen(f"{base}/saved") == whole
 
 

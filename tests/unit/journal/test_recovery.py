@@ -273,7 +273,9 @@ def test_lock_must_be_a_plain_file_of_its_own(store: Store) -> None:
 def test_no_component_of_the_path_may_be_a_link(store: Store, tmp_path: Path) -> None:
     alias = Path(os.path.realpath(tmp_path)) / "alias"
     alias.symlink_to(store.root)
-    assert reason(acquire, str(alias)) in ("eloop", "enotdir")
+    error = refused(acquire, str(alias))
+    assert error.refusal in ("eloop", "enotdir")
+    assert f"its real path is {store.root}" in str(error)
     assert reason(acquire, str(store.root / "nothing")) == "existing_root_or_lock_missing"
 
 
@@ -384,6 +386,17 @@ def test_sync_is_refused_where_it_means_nothing() -> None:
                 use_empty=vouched,
             )
             assert error.refusal == "filesystem_not_durable"
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def test_sync_in_a_directory_for_temporary_files_must_be_vouched_for() -> None:
+    path = f"/tmp/belay-test-{os.getpid()}"
+    try:
+        error = refused(initialise, path, now_ms=1, retention=INFINITY)
+        assert error.refusal == "filesystem_not_validated"
+        assert "temporary files" in str(error)
+        assert not os.path.exists(path)
     finally:
         shutil.rmtree(path, ignore_errors=True)
 

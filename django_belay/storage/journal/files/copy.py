@@ -12,7 +12,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -223,7 +223,8 @@ def _copy_tree(
             _sync_directories(stage)
         _rename(parent, stage_name, name)
         if synced:
-            _sync_parents(parent)
+            disk.fsync_dir(parent, "copy.parent.fsync_dir")
+            disk.fsync_ancestors(parent.path, "copy.ancestor.fsync_dir")
     finally:
         if lock is not None:
             lock.close()
@@ -299,19 +300,3 @@ def _rename(parent: Directory, stage: str, name: str) -> None:
     except FileExistsError as error:
         raise located(refuse("argument", "destination_exists"), path=parent.child(name)) from error
     fail.done(Step(action="rename", point="copy.rename", path=parent.child(stage), target=parent.child(name)))
-
-
-def _sync_parents(parent: Directory) -> None:
-    """Sync the parents up to the root of the file tree, as far as we may open them."""
-    disk.fsync_dir(parent, "copy.parent.fsync_dir")
-    path = os.path.dirname(parent.path)
-    while True:
-        with suppress(PermissionError):
-            ancestor = disk.open_path(path)
-            try:
-                disk.fsync_dir(ancestor, "copy.ancestor.fsync_dir")
-            finally:
-                ancestor.close()
-        if path == "/":
-            return
-        path = os.path.dirname(path)

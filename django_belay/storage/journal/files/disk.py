@@ -128,6 +128,20 @@ def fsync_dir(directory: Directory, point: str) -> None:
     fail.done(Step(action="fsync_dir", point=point, path=directory.path))
 
 
+def fsync_ancestors(path: str, point: str) -> None:
+    """Make the entries of every directory above ``path`` durable, as far as they may be opened."""
+    while path != "/":
+        path = os.path.dirname(path)
+        try:
+            directory = open_path(path)
+        except PermissionError:
+            continue
+        try:
+            fsync_dir(directory, point)
+        finally:
+            directory.close()
+
+
 def mkdir(directory: Directory, name: str, point: str) -> Directory:
     """Make a directory, mode 0700, and open it."""
     fail.point(point)

@@ -10,11 +10,13 @@ from typing import Final, Literal, TypeAlias
 from django_belay.exceptions import JournalFull
 from django_belay.storage.journal.format.refusal import located, refuse
 
+from . import disk
 from .disk import Directory
 
 Durability: TypeAlias = Literal["sync", "write"]
 KNOWN_GOOD: Final = frozenset({"ext4", "xfs", "btrfs"})
 VOLATILE: Final = frozenset({"tmpfs", "ramfs"})
+SWEPT: Final = ("/tmp", "/var/tmp")  # noqa: S108  # named to be refused: systems empty them
 RESERVE_BYTES: Final = 67_108_864
 
 
@@ -39,11 +41,28 @@ def check_durable(directory: Directory, durability: Durability, *, validated: bo
     kind = filesystem_of(directory)
     if kind in VOLATILE:
         raise located(refuse("argument", "filesystem_not_durable", kind), path=directory.path)
+    if any(directory.path == place or directory.path.startswith(place + "/") for place in SWEPT):
+        kind = f"{kind} in a directory for temporary files"
     if kind not in KNOWN_GOOD and not validated:
         raise located(
             refuse("argument", "filesystem_not_validated", kind, "set validated_filesystem to vouch for it"),
             path=directory.path,
         )
+
+
+def check_place(path: str, durability: Durability, *, validated: bool) -> None:
+    """:func:`check_durable` for a directory that is yet to be made: nothing is left when it refuses."""
+    above = path
+    while not os.path.isdir(above):
+        above = os.path.dirname(above)
+    try:
+        directory = disk.open_path(above)
+    except OSError as error:
+        raise disk.io_error(error, above) from error
+    try:
+        check_durable(Directory(fd=directory.fd, path=path), durability, validated=validated)
+    finally:
+        directory.close()
 
 
 class Room:

@@ -15,7 +15,7 @@ from django_belay.storage.journal.format.segment import SegmentHeader, encode_he
 
 from . import disk, layout
 from .disk import Directory
-from .filesystem import Durability, check_durable
+from .filesystem import Durability, check_place
 from .ownership import Ownership, absolute, create_lock
 from .recovery import recover
 
@@ -50,12 +50,12 @@ def initialise(
     manifest = encode_manifest(
         first_manifest(store_id=store_id, epoch_id=epoch_id, captured_at=now_ms, retention=retention)
     )
+    check_place(path, durability, validated=validated_filesystem)
     try:
         root = make_root(path, use_empty=use_empty)
     except OSError as error:
         raise disk.io_error(error, path) from error
     try:
-        check_durable(root, durability, validated=validated_filesystem)
         ownership = create_lock(root, "init.lock")
     except OSError as error:
         root.close()

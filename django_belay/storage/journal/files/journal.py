@@ -368,6 +368,7 @@ def _uncertain(error: JournalError) -> JournalError:
 
 def _promote(ownership: Ownership, recovered: Recovered) -> None:
     authority, root = recovered.authority, ownership.root
+    disk.fsync_ancestors(root.path, "activate.ancestor.fsync_dir")
     disk.fsync(ownership.lock, "activate.lock.fsync")
     disk.fsync_dir(root, "activate.root.fsync_dir")
     disk.fsync_dir(authority.segments, "activate.segments.fsync_dir")

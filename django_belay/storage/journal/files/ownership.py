@@ -136,4 +136,6 @@ def _translate(error: OSError, path: str) -> Exception:
     # A link met where a directory was asked for is ENOTDIR or ELOOP, by the system's taste.
     if name == "enotdir" and os.path.islink(path.rstrip("/")):
         name = "eloop"
-    return located(refuse("ownership_unavailable", name), path=path)
+    real = os.path.realpath(path)
+    hint = () if real == path else (f"its real path is {real}",)
+    return located(refuse("ownership_unavailable", name, *hint), path=path)

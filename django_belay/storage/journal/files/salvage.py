@@ -28,6 +28,7 @@ from django_belay.storage.journal.format.segment import (
     encode_header,
     segment_name,
 )
+from django_belay.storage.journal.state.finished import location
 from django_belay.storage.journal.state.store_state import StoreState
 
 from . import authority as authority_files
@@ -35,11 +36,12 @@ from . import disk, layout
 from .authority import Authority
 from .base import BaseWriter
 from .disk import Directory, File
-from .filesystem import Durability, Room, check_durable
+from .filesystem import Durability, Room, check_place
 from .initialise import make_root, publish_current
 from .inspection import Summary, inspect
 from .ownership import absolute, acquire, create_lock
 from .pen import InlinePen
+from .reader import SegmentReader
 from .tail import ROTATION_TARGET_BYTES, Position, Run, Tail
 
 _BATCH_RECORDS: Final = 1024
@@ -67,7 +69,8 @@ class _Prefix:
         self.fault: JournalError | None = None
         self.bytes_behind = 0
         self.segments_behind = 0
-        self._state = StoreState()
+        self._reader = SegmentReader(authority.segments)
+        self._state = StoreState(load=self._reader.definition, keep=False)
 
     @property
     def keep_through(self) -> int:
@@ -76,6 +79,12 @@ class _Prefix:
 
     def run(self) -> None:
         """Find where the prefix ends."""
+        try:
+            self._run()
+        finally:
+            self._reader.close()
+
+    def _run(self) -> None:
         base = len(self.authority.manifest.base_segments)
         listing = _listing(self.authority.segments)
         if len(listing) <= base:
@@ -87,7 +96,7 @@ class _Prefix:
                 if segment_id != number + 1:
                     raise refuse("discovery", "noncontiguous_ids", number + 1, segment_id)
                 for scanned in scan_segment(self.authority, segment_id, highest=number == len(listing) - 1):
-                    self._take(scanned, in_base=segment_id <= base)
+                    self._take(scanned, segment_id, in_base=segment_id <= base)
             except JournalError as error:
                 fault = located(
                     error, path=self.authority.segments.child(name), last_good_sequence=self.last_good
@@ -101,13 +110,14 @@ class _Prefix:
                 self.segments_behind = len(listing) - number - 1
                 return
 
-    def _take(self, scanned: Scanned, *, in_base: bool) -> None:
+    def _take(self, scanned: Scanned, segment_id: int, *, in_base: bool) -> None:
         kind, schema, sequence, payload, offset = scanned
         try:
             if sequence != self.last_good + 1:
                 raise refuse("continuity", "physical_sequence", self.last_good + 1, sequence)
             item = decode_payload(kind, schema, payload, "base" if in_base else "tail")
-            (self._state.apply_base if in_base else self._state.apply)(item)
+            where = location(segment_id, offset)
+            (self._state.apply_base if in_base else self._state.apply)(item, where)
         except JournalError as error:
             raise located(error, offset=offset) from None
         self.last_good = sequence
@@ -192,9 +202,9 @@ def _listing(segments: Directory) -> list[tuple[int, str, int]]:
 
 
 def _write_store(prefix: _Prefix, destination: str, durability: Durability, validated: bool) -> None:
+    check_place(destination, durability, validated=validated)
     root = make_root(destination, use_empty=False)
     try:
-        check_durable(root, durability, validated=validated)
         ownership = create_lock(root, "salvage.lock")
     except BaseException:
         root.close()
