@@ -1,7 +1,8 @@
 """``python3 -m tests [pytest arguments]``: the tests, on a machine that has only Python.
 
 Sets up a virtual environment first, if need be (``--no-venv`` uses the running one), and brings its own
-PostgreSQL (``--postgres=url|container|embedded`` says which).
+PostgreSQL (``--postgres=url|container|embedded`` says which). Runs on up to four processes, each with a server of its
+own; ``-n 0`` runs in one.
 """
 
 import sys
@@ -21,7 +22,14 @@ def main() -> None:
 
     import pytest
 
-    sys.exit(pytest.main(arguments))
+    sys.exit(pytest.main([*in_parallel(arguments), *arguments]))
+
+
+def in_parallel(arguments: "list[str]") -> "list[str]":
+    """Options that spread the tests over processes, unless the arguments decide that themselves."""
+    if any(argument.startswith(("-n", "--numprocesses", "--pdb")) for argument in arguments):
+        return []
+    return ["-n", "auto", "--maxprocesses", "4"]
 
 
 if __name__ == "__main__":
