@@ -48,10 +48,10 @@ def test_shared_store(case: dict[str, Any], keep: bool, tmp_path: Path) -> None:
     expect = case["expect"]
     if expect["outcome"] == "refuse":
         with pytest.raises(JournalError) as caught:
-            open_store(root, keep_definitions=keep)
+            open_store(root, keep_whole=keep)
         assert caught.value.refusal in expect["reasons"]
     else:
-        recovered = open_store(root, keep_definitions=keep)
+        recovered = open_store(root, keep_whole=keep)
         check_accepted(recovered, expect)
         recovered.close()
     assert read_tree(root) == before

@@ -171,7 +171,7 @@ def view(state: StoreState) -> dict[str, object]:
         "jobs": {job_id: state.find_job(job_id) for job_id in state.jobs},
         "results": set(state.results),
         "schedules": dict(state.schedules),
-        "extended": dict(state.extended),
+        "extended": {job_id: state.find_row(job_id) for job_id in state.extended},
         "tables": {name: rows for name, rows in state.tables.items() if rows},
         "next_order": state.next_order,
     }

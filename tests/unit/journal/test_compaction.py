@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from django_belay.storage.journal.files.journal import Journal, JournalOptions, 
 from django_belay.storage.journal.files.ownership import acquire
 from django_belay.storage.journal.files.recovery import recover
 from django_belay.storage.journal.format.event_v1 import Finished, Inserted, Retried, Started
-from django_belay.storage.journal.format.extension import Operation, encode_body
+from django_belay.storage.journal.format.extension import Frame, Operation, encode_body
 from django_belay.storage.journal.format.manifest import INFINITY, Retention
 from django_belay.storage.journal.format.snapshot import TERMINAL, Job
+from django_belay.storage.journal.state.rows import FinishedRow
+from django_belay.storage.journal.state.store_state import StoreState
 
 from .history import History, definition, view
 
@@ -214,4 +217,92 @@ def test_extended_jobs_and_tables_are_carried_over(root: str) -> None:
         compact(journal, now_ms=10 * HOUR, retention=Retention(unit="hours", amount=1), at_rest=True)
         last = view(journal.state)
         assert set(journal.state.extended) == {bytes([1] * 16), bytes([2] * 16)}
+    assert reread(root) == last
+
+
+class Rows:
+    """Random legal operations on extended jobs, some of them in frames."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.ids: list[bytes] = []
+        self.number = 0
+
+    def draw(self, state: StoreState) -> list[Any]:
+        self.number += 1
+        effects: dict[str, Any] = {"jobs": {}, "tables": {}}
+        for _ in range(self.rng.randrange(1, 4)):
+            if len(self.ids) < 4 or self.rng.random() < 0.3:
+                job_id = self.rng.randbytes(16)
+                self.ids.append(job_id)
+                columns = {
+                    "id": len(self.ids),
+                    "state": "ready",
+                    "order": state.next_order,
+                    "input": "x" * 40,
+                }
+                effects["jobs"][job_id.hex()] = {"revision": 1, "set": columns}
+                break
+            job_id = self.rng.choice(self.ids)
+            entry = state.extended.get(job_id)
+            if entry is None:
+                continue
+            name = self.rng.choice(["ready", "running", "succeeded", "failed"])
+            ended = self.number * HOUR if name in ("succeeded", "failed") else None
+            columns = {"state": name, "finished_at": ended, "note": self.number}
+            effects["jobs"][job_id.hex()] = {"revision": entry.revision + 1, "set": columns}
+        effects["tables"] = {"steps": {f"{self.number % 50}/a": {"n": self.number}}}
+        item = Operation(at=1, client="c", effects=encode_body(effects), op="ack", request=self.number)
+        pick = self.rng.random()
+        if pick < 0.8:
+            return [item]
+        mark = "commit" if pick < 0.9 else "abort"
+        return [Frame(mark="begin", operation="f"), item, Frame(mark=mark, operation="f")]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_extended_rows_survive_compactions_beside_operations(root: str, seed: int) -> None:
+    rows = Rows(seed)
+    with own(root) as journal:
+        for _ in range(150):
+            journal.append(rows.draw(journal.state))
+
+        def pace(done: int) -> None:
+            for _ in range(15):
+                journal.append(rows.draw(journal.state))
+
+        for _ in range(2):
+            compact(journal, now_ms=1, retention=INFINITY, pace=pace)
+            for _ in range(20):
+                journal.append(rows.draw(journal.state))
+        last = view(journal.state)
+        assert any(isinstance(entry, FinishedRow) for entry in journal.state.extended.values())
+    assert reread(root) == last
+    with own(root) as journal:
+        assert view(journal.state) == last
+        compact(journal, now_ms=rows.number * HOUR, retention=Retention(unit="hours", amount=20))
+        want = view(journal.state)
+    assert reread(root) == want
+    assert len(want["extended"]) < len(last["extended"])  # type: ignore[arg-type]
+
+
+def test_operation_on_an_expired_row_gives_the_compaction_up(root: str) -> None:
+    name = bytes([7] * 16).hex()
+
+    def change(revision: int, **columns: Any) -> Operation:
+        effects = {"jobs": {name: {"revision": revision, "set": columns}}}
+        return Operation(at=1, client="c", effects=encode_body(effects), op="retry", request=revision)
+
+    with own(root) as journal:
+        journal.append([change(1, id=1, state="failed", finished_at=5)])
+        done = []
+
+        def pace(number: int) -> None:
+            if not done:
+                done.append(journal.append([change(2, state="ready", finished_at=None)]))
+
+        with pytest.raises(JournalError) as caught:
+            compact(journal, now_ms=9 * HOUR, retention=Retention(unit="hours", amount=1), pace=pace)
+        assert caught.value.refusal == "candidate_mismatch"
+        last = view(journal.state)
     assert reread(root) == last

@@ -27,6 +27,7 @@ from django_belay.storage.journal.format.extension import Frame, Operation, Row,
 from django_belay.storage.journal.format.snapshot import Job, check_job
 from django_belay.storage.journal.state.occurrence import next_cron_ms, next_due_ms
 from django_belay.storage.journal.state.retry import draw_due, due_window
+from django_belay.storage.journal.state.rows import ExtendedJob, FinishedRow, columns_at
 from django_belay.storage.journal.state.store_state import StoreState
 
 from .history import History, definition, schedule, view
@@ -75,6 +76,12 @@ def after(*items: Any) -> StoreState:
     return state
 
 
+def row_of(state: StoreState) -> dict[str, Any]:
+    found = state.find_row(JOB)
+    assert found is not None
+    return found.row
+
+
 def job(state: StoreState) -> Job:
     found = state.find_job(JOB)
     assert found is not None
@@ -97,19 +104,60 @@ def test_every_state_of_a_legal_history_passes_the_snapshot_rules(seed: int) -> 
     assert len(seen) == 7
 
 
+class Kept:
+    """A loader over the records of a history, each at the place of its number."""
+
+    def __init__(self) -> None:
+        self.items: dict[int, Any] = {}
+
+    def definition(self, where: int) -> Any:
+        return self.items[where].definition
+
+    def columns(self, where: int, job_id: bytes) -> dict[str, Any]:
+        return columns_at(self.items[where], job_id)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_packed_and_whole_states_are_the_same(seed: int) -> None:
-    places: dict[int, Any] = {}
-    packed = StoreState(load=places.__getitem__, keep=False)
-    whole, history = StoreState(), History(seed=seed)
+    kept = Kept()
+    packed, whole, history = StoreState(kept), StoreState(), History(seed=seed)
     for number in range(1, 400):
-        item = history.draw(whole)
-        if isinstance(item, Inserted):
-            places[number] = item.definition
-        whole.apply(item)
-        packed.apply(item, number)
+        kept.items[number] = history.draw(whole)
+        whole.apply(kept.items[number])
+        packed.apply(kept.items[number], number)
     assert view(packed) == view(whole)
     assert any(isinstance(entry, bytes) for entry in packed.jobs.values())
+
+
+def test_finished_rows_keep_what_decisions_need_and_are_put_together_again() -> None:
+    kept, name = Kept(), JOB.hex()
+    packed, whole = StoreState(kept), StoreState()
+    steps = [
+        {
+            "revision": 1,
+            "set": {"id": 9, "state": "ready", "input": {"x": 1}, "workflow_id": "w", "order": 1},
+        },
+        {"revision": 2, "set": {"state": "running", "leased_by": "n"}},
+        {"revision": 3, "set": {"state": "failed", "leased_by": None, "finished_at": 7}},
+        {"revision": 4, "set": {"state": "ready", "finished_at": None}},
+        {"revision": 5, "set": {"state": "succeeded", "result": "big", "finished_at": 9}},
+    ]
+    for number, step in enumerate(steps, 1):
+        kept.items[number] = operation({"jobs": {name: step}})
+        packed.apply(kept.items[number], number)
+        whole.apply(kept.items[number])
+        entry = packed.extended[JOB]
+        assert isinstance(entry, FinishedRow) == (number in (3, 5))
+        assert [entry.column(key) for key in ("id", "workflow_id")] == [9, "w"]
+        assert packed.find_row(JOB) == whole.find_row(JOB)
+    assert packed.extended[JOB].column("finished_at") == 9
+
+
+def test_a_row_without_a_place_for_every_record_stays_whole() -> None:
+    state = StoreState(Kept())
+    state.apply(operation({"jobs": {JOB.hex(): {"revision": 1, "set": {"state": "ready"}}}}), 0)
+    state.apply(operation({"jobs": {JOB.hex(): {"revision": 2, "set": {"state": "failed"}}}}), 5)
+    assert isinstance(state.extended[JOB], ExtendedJob)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +429,7 @@ def test_effects_change_rows_and_tables() -> None:
             }
         )
     )
-    assert state.extended[JOB].row == {"state": "running", "order": 7}
+    assert row_of(state) == {"state": "running", "order": 7}
     assert state.next_order == 8
     assert reason(state.apply, operation({"jobs": {name: {"revision": 2, "set": {}}}})) == "revision_conflict"
     state.apply(operation({"jobs": {name: None}, "tables": {"steps": {"1/a": None}}}))

@@ -8,23 +8,18 @@ has been closed for a moment.
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
-
-from crc32c import crc32c
 
 from django_belay.exceptions import JournalError, JournalFull
 from django_belay.storage.journal.format.limits import MAX_ACTIVE_BYTES
 from django_belay.storage.journal.format.manifest import Manifest, Retention, SourceSegment, encode_manifest
 from django_belay.storage.journal.format.metadata import Current
-from django_belay.storage.journal.format.mutation import PREFIX, decode_mutation
 from django_belay.storage.journal.format.pair import decode_payload
-from django_belay.storage.journal.format.record import OVERHEAD_BYTES, frame
+from django_belay.storage.journal.format.record import OVERHEAD_BYTES
 from django_belay.storage.journal.format.refusal import located, refuse
 from django_belay.storage.journal.format.scan import SegmentScan
 from django_belay.storage.journal.format.segment import (
@@ -33,22 +28,19 @@ from django_belay.storage.journal.format.segment import (
     encode_header,
     segment_name,
 )
-from django_belay.storage.journal.format.snapshot import decode_snapshot
-from django_belay.storage.journal.state.finished import location
 from django_belay.storage.journal.state.store_state import Change
 
 from . import authority as authority_files
 from . import disk, layout
 from .base import BaseWriter
+from .delta import Followed, catch_up, check_delta, check_tail, move_state
 from .disk import Directory, File
 from .filesystem import Room
 from .initialise import publish_current
 from .journal import Journal
-from .reader import SegmentReader
 from .reclaim import reclaim_predecessor, remove_candidate
 from .recovery import sha256_of
 from .retained import Selection, renumbered
-from .tail import Position
 
 STEP_RECORDS: Final = 64
 
@@ -232,8 +224,8 @@ def _write_candidate(
     disk.fsync_dir(candidate, "compact.segments.fsync_dir")
     room = Room(authority.epochs, max(journal.options.reserve_bytes, 0))
     writer = BaseWriter(segments, authority.store_id, target=journal.options.rotation_target_bytes, room=room)
-    keys: dict[str, list[bytes]] = {"jobs": [], "results": []}
-    places = {"jobs": array("Q"), "results": array("Q")}
+    keys: dict[str, list[bytes]] = {"jobs": [], "results": [], "extended": []}
+    places = {"jobs": array("Q"), "results": array("Q"), "extended": array("Q")}
     digest = hashlib.sha256()
     written = 0
     try:
@@ -351,54 +343,35 @@ def _close_admission(journal: Journal, build: _Build, frontier: _Frontier) -> No
                 raise located(refuse("resource_limit", "online_delta_too_large", size), path=journal.path)
             if delta and build.selection.orders is not None:
                 raise located(refuse("argument", "candidate_mismatch", "not at rest"), path=journal.path)
-            _check_delta(build, delta, frontier.next_order)
+            check_delta(_followed(build), delta, frontier.next_order)
         except JournalError:
             remove_candidate(journal.recovered.authority.epochs, build.name)
             raise
         journal.suspend_admission()
 
 
-def _check_delta(build: _Build, delta: list[tuple[int, int, bytes]], next_order: int) -> None:
-    """Every committed mutation must apply cleanly to the base: its job there with its revision, its
-    availability order the next. The base is read for this, not the state that wrote it."""
-    revisions: dict[bytes, int] = {}
-    reader = SegmentReader(build.segments)
-    try:
-        for kind, schema, payload in delta:
-            if (kind, schema) != (8, 1):
-                continue
-            job_id, _, expected, revision, _ = PREFIX.unpack_from(payload)
-            if job_id not in revisions:
-                revisions[job_id] = _base_revision(build, job_id, reader)
-            order = getattr(decode_mutation(payload), "availability_order", None)
-            if revisions[job_id] != expected or order not in (None, next_order):
-                raise located(
-                    refuse("argument", "candidate_mismatch", job_id.hex(), expected, revisions[job_id]),
-                    path=build.directory.path,
-                )
-            revisions[job_id] = revision
-            next_order += order is not None
-    finally:
-        reader.close()
-
-
-def _base_revision(build: _Build, job_id: bytes, reader: SegmentReader) -> int:
-    """The revision a base states for a job, 0 when it is not there."""
-    jobs = build.keys["jobs"]
-    at = bisect_left(jobs, job_id)
-    if at == len(jobs) or jobs[at] != job_id:
-        return 0
-    return decode_snapshot(reader.record(build.places["jobs"][at]).payload).revision
+def _followed(build: _Build) -> Followed:
+    selection = build.selection
+    return Followed(
+        manifest=build.manifest,
+        directory=build.directory,
+        segments=build.segments,
+        tail=build.tail,
+        keys=build.keys,
+        places=build.places,
+        expired=selection.expired | selection.expired_extended,
+        orders=selection.orders,
+    )
 
 
 def _switch(journal: Journal, frontier: _Frontier, build: _Build) -> CompactionReport:
     try:
         journal.stop_admission()
         delta = journal.delta or []
-        position, crc, places = _catch_up(build, delta)
+        position, crc, places = catch_up(_followed(build), delta)
         _publish(journal, frontier, build)
         _check_digests(build.segments, build, "published_candidate_mismatch")
-        _check_tail(build, delta, position)
+        check_tail(_followed(build), delta, position)
     except OSError as error:
         journal.tail.poisoned = True
         raise disk.io_error(error, journal.path) from error
@@ -406,7 +379,7 @@ def _switch(journal: Journal, frontier: _Frontier, build: _Build) -> CompactionR
         journal.tail.poisoned = True
         raise
     with journal.lock:
-        _move_state(journal, build, delta, places)
+        move_state(journal.state, _followed(build), delta, places)
         journal.state.unwatch(frontier.log)
         journal.delta = None
         authority = authority_files.read_authority(journal.ownership.root)
@@ -424,38 +397,6 @@ def _switch(journal: Journal, frontier: _Frontier, build: _Build) -> CompactionR
         epoch_id=build.manifest.epoch_id,
         reclaimed=reclaimed,
     )
-
-
-def _catch_up(build: _Build, delta: list[tuple[int, int, bytes]]) -> tuple[Position, int, list[int]]:
-    """Append what was committed meanwhile to the new tail, with its new sequences."""
-    manifest = build.manifest
-    header = os.pread(build.tail.fd, HEADER_BYTES, 0)
-    sequence, size, crc = manifest.tail_first_sequence, HEADER_BYTES, crc32c(header)
-    places: list[int] = []
-    parts: list[bytes] = []
-    pending, start = 0, size
-    for kind, schema, payload in delta:
-        data = frame(kind, schema, sequence, payload)
-        places.append(location(manifest.tail_segment_id, size))
-        parts.append(data)
-        size += len(data)
-        pending += len(data)
-        sequence += 1
-        if pending >= 1 << 18:
-            crc = _write_delta(build.tail, start, b"".join(parts), crc)
-            parts, pending, start = [], 0, size
-    if parts:
-        crc = _write_delta(build.tail, start, b"".join(parts), crc)
-    disk.fsync(build.tail, "compact.delta.fsync")
-    disk.fsync_dir(build.segments, "compact.delta.fsync_segments")
-    disk.fsync_dir(build.directory, "compact.delta.fsync_dir")
-    position = Position(manifest.tail_segment_id, size, manifest.tail_first_sequence, sequence)
-    return position, crc, places
-
-
-def _write_delta(tail: File, offset: int, data: bytes, crc: int) -> int:
-    disk.write(tail, offset, data, "compact.delta.write")
-    return crc32c(data, crc)
 
 
 def _publish(journal: Journal, frontier: _Frontier, build: _Build) -> None:
@@ -476,40 +417,3 @@ def _publish(journal: Journal, frontier: _Frontier, build: _Build) -> None:
         publish_current(root, current, point="compact.current", replacing=True)
     except (OSError, JournalError) as error:
         raise located(refuse("io", "unknown_publication_outcome"), path=root.path) from error
-
-
-def _check_tail(build: _Build, delta: list[tuple[int, int, bytes]], position: Position) -> None:
-    scan = SegmentScan(
-        lambda at, count: disk.read_exactly(build.tail.fd, at, count),
-        position.size,
-        expected_id=position.segment_id,
-        expected_store=build.manifest.store_id,
-        highest=True,
-    )
-    found = [(item.record_type, item.payload_schema, item.payload) for item in scan]
-    if found != delta:
-        raise located(refuse("physical_corruption", "published_candidate_mismatch"), path=build.tail.path)
-
-
-def _move_state(
-    journal: Journal, build: _Build, delta: list[tuple[int, int, bytes]], places: list[int]
-) -> None:
-    """Let the state know where everything stands now, and forget what expired."""
-    state = journal.state
-    for job_id in build.selection.expired:
-        state.forget("jobs", job_id)
-        state.forget("results", job_id)
-    for job_id in build.selection.expired_extended:
-        state.forget("extended", job_id)
-    for job_id, where in zip(build.keys["jobs"], build.places["jobs"], strict=True):
-        state.move_job(job_id, where)
-    for job_id, where in zip(build.keys["results"], build.places["results"], strict=True):
-        state.move_result(job_id, where)
-    for (kind, schema, payload), where in zip(delta, places, strict=True):
-        if (kind, schema) == (8, 1) and payload[16] == 1:
-            state.move_job(payload[:16], where)
-        elif (kind, schema) == (10, 2):
-            item = decode_payload(kind, schema, payload, "tail")
-            state.move_result(item.job_id, where)  # type: ignore[union-attr]
-    if build.selection.orders is not None:
-        state.renumber(build.selection.orders)

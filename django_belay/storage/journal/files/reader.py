@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from typing import Final
+from typing import Any, Final
 
 from django_belay.storage.journal.format.definition import JobDefinition
 from django_belay.storage.journal.format.event_v1 import Inserted
 from django_belay.storage.journal.format.event_v2 import ResultRecorded, decode_event_v2
+from django_belay.storage.journal.format.extension import decode_extension
 from django_belay.storage.journal.format.mutation import decode_mutation
 from django_belay.storage.journal.format.record import Decoded, Incomplete, Record, decode_record
 from django_belay.storage.journal.format.refusal import located, refuse
 from django_belay.storage.journal.format.segment import segment_name
 from django_belay.storage.journal.format.snapshot import decode_snapshot
 from django_belay.storage.journal.state.finished import place
+from django_belay.storage.journal.state.rows import columns_at
 
 from . import disk
 from .disk import Directory, File
@@ -64,6 +66,12 @@ class SegmentReader:
         if not isinstance(event, Inserted):
             raise refuse("physical_corruption", "record_profile", record.record_type)
         return event.definition
+
+    def columns(self, where: int, job_id: bytes) -> dict[str, Any]:
+        """The columns that the row or operation at a location states for a job."""
+        record = self.record(where)
+        item = decode_extension(record.record_type, record.payload_schema, record.payload)
+        return columns_at(item, job_id)
 
     def result(self, where: int) -> ResultRecorded:
         """The result at a location."""

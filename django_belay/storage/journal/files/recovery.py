@@ -76,13 +76,13 @@ def recover(
     budgets: ReadBudgets | None = None,
     *,
     progress: Progress | None = None,
-    keep_definitions: bool = False,
+    keep_whole: bool = False,
 ) -> Recovered:
     """Read everything the lock's root holds into a private state; writes nothing.
 
     Args:
         progress: Called with records done, bytes done and bytes in all, now and then.
-        keep_definitions: Hold finished jobs whole instead of by their place on disk.
+        keep_whole: Hold finished jobs whole instead of by their place on disk.
 
     Raises:
         JournalError: The first fault, with path, offset and last good sequence.
@@ -91,7 +91,7 @@ def recover(
     names = layout.check_root(ownership.root, budgets.max_directory_entries)
     authority = authority_files.read_authority(ownership.root)
     reader = SegmentReader(authority.segments)
-    state = StoreState(load=reader.definition, keep=keep_definitions)
+    state = StoreState(None if keep_whole else reader)
     try:
         with _collector_off():
             replay = _Replay(authority, state, budgets, progress)

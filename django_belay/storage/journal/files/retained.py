@@ -19,14 +19,14 @@ from django_belay.storage.journal.format.pair import encode_payload
 from django_belay.storage.journal.format.refusal import refuse
 from django_belay.storage.journal.format.snapshot import TERMINAL, Job
 from django_belay.storage.journal.state import finished
-from django_belay.storage.journal.state.rows import ExtendedJob
+from django_belay.storage.journal.state.rows import TERMINAL as TERMINAL_STATES
+from django_belay.storage.journal.state.rows import ExtendedJob, FinishedRow
 from django_belay.storage.journal.state.schedule import Schedule, checkpoint
 from django_belay.storage.journal.state.store_state import Change, StoreState
 
 from .reader import SegmentReader
 
 _TABLE_BODY_BYTES: Final = 1 << 20
-_ROW_TERMINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class Kept(NamedTuple):
@@ -92,28 +92,35 @@ class Selection:
         return self.captured_at >= duration and terminal_at <= self.captured_at - duration
 
     def _extended(self) -> Iterator[Kept]:
-        keys = list(self._keys("extended"))
-        jobs = [self.state.entry_at(self.log, "extended", key) for key in keys]
-        parents, workflows = self._unfinished(jobs)
-        for job in jobs:
-            if job is None:
+        parents, workflows = self._unfinished()
+        for job_id in self._keys("extended"):
+            entry = self.state.entry_at(self.log, "extended", job_id)
+            if entry is None:
                 continue
-            if self._is_row_expired(job, parents, workflows):
-                self.expired_extended.add(job.job_id)
+            if self._is_row_expired(entry, parents, workflows):
+                self.expired_extended.add(job_id)
                 continue
+            job = self.state.whole_row(job_id, entry)
             row = encode_body({**job.row, "revision": job.revision})
-            yield Kept(*encode_payload(Row(job_id=job.job_id, row=row)), "extended", job.job_id)
+            yield Kept(*encode_payload(Row(job_id=job_id, row=row)), "extended", job_id)
 
-    def _unfinished(self, jobs: list[ExtendedJob | None]) -> tuple[set[object], set[object]]:
+    def _unfinished(self) -> tuple[set[object], set[object]]:
         """Ids of unfinished jobs and of workflows with an unfinished member: those keep their own."""
-        live = [job.row for job in jobs if job is not None and job.row.get("state") not in _ROW_TERMINAL]
-        return {row.get("id") for row in live}, {row.get("workflow_id") for row in live}
+        parents: set[object] = set()
+        workflows: set[object] = set()
+        for job_id in self._keys("extended"):
+            entry = self.state.entry_at(self.log, "extended", job_id)
+            if entry is not None and entry.column("state") not in TERMINAL_STATES:
+                parents.add(entry.column("id"))
+                workflows.add(entry.column("workflow_id"))
+        return parents, workflows
 
-    def _is_row_expired(self, job: ExtendedJob, parents: set[object], workflows: set[object]) -> bool:
-        row = job.row
-        if row.get("state") not in _ROW_TERMINAL or not self._has_passed(row.get("finished_at")):
+    def _is_row_expired(
+        self, entry: ExtendedJob | FinishedRow, parents: set[object], workflows: set[object]
+    ) -> bool:
+        if entry.column("state") not in TERMINAL_STATES or not self._has_passed(entry.column("finished_at")):
             return False
-        parent, workflow = row.get("parent_id"), row.get("workflow_id")
+        parent, workflow = entry.column("parent_id"), entry.column("workflow_id")
         needed = (parent is not None and parent in parents) or (
             workflow is not None and workflow in workflows
         )
@@ -134,7 +141,7 @@ class Selection:
         if isinstance(entry, Job):
             return entry.state not in TERMINAL
         extended = self.state.entry_at(self.log, "extended", job_id)
-        return extended is not None and extended.row.get("state") not in _ROW_TERMINAL
+        return extended is not None and extended.column("state") not in TERMINAL_STATES
 
     def _results(self) -> Iterator[Kept]:
         for job_id in self._keys("results"):

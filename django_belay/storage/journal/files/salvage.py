@@ -70,7 +70,7 @@ class _Prefix:
         self.bytes_behind = 0
         self.segments_behind = 0
         self._reader = SegmentReader(authority.segments)
-        self._state = StoreState(load=self._reader.definition, keep=False)
+        self._state = StoreState(self._reader)
 
     @property
     def keep_through(self) -> int:

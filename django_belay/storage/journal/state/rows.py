@@ -12,27 +12,81 @@ is a tombstone. Nothing is recomputed here: a record says what changed, and that
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from django_belay.storage.journal.format.domain import is_id, is_seq
 from django_belay.storage.journal.format.extension import TABLES, Operation, Row, TableRows, decode_body
 from django_belay.storage.journal.format.refusal import refuse
 
+TERMINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
+# What decisions ask of a finished job: the rest of its row is read back when somebody looks at it.
+COLUMNS: Final = (
+    "id", "state", "workflow_id", "wf_name", "parent_id", "unique_key", "unique_mode", "finished_at",
+)  # fmt: skip
+MOST_PLACES: Final = 32
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendedJob:
-    """A job whose row needs more than the contract's records. ``row`` holds its wire columns."""
+    """A job whose row needs more than the contract's records. ``row`` holds its wire columns.
+
+    ``trail`` are the places of the records that the row adds up from, oldest first; it is
+    empty when one of them has no place.
+    """
 
     job_id: bytes
     revision: int
     row: dict[str, Any]
+    trail: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def order(self) -> int | None:
         """Its availability order, when it has one."""
         value = self.row.get("order")
         return value if is_seq(value) else None
+
+    def column(self, name: str) -> Any:
+        """One of :data:`COLUMNS`."""
+        return self.row.get(name)
+
+
+class FinishedRow(NamedTuple):
+    """An extended job that has ended: what decisions need, and where its row stands."""
+
+    revision: int
+    columns: tuple[Any, ...]
+    trail: tuple[int, ...]
+
+    def column(self, name: str) -> Any:
+        """One of :data:`COLUMNS`."""
+        return self.columns[COLUMNS.index(name)]
+
+
+def can_shrink(job: ExtendedJob) -> bool:
+    """Whether the job has ended and its row can be put together again from its records."""
+    return job.row.get("state") in TERMINAL and 0 < len(job.trail) <= MOST_PLACES
+
+
+def shrink(job: ExtendedJob) -> FinishedRow:
+    """The job without what nobody decides by."""
+    return FinishedRow(job.revision, tuple(job.row.get(name) for name in COLUMNS), job.trail)
+
+
+def extend_trail(trail: tuple[int, ...], where: int, *, first: bool) -> tuple[int, ...]:
+    """The trail with one more record; one without a place leaves none to be put together."""
+    return (*trail, where) if where and (trail or first) else ()
+
+
+def columns_at(item: object, job_id: bytes) -> dict[str, Any]:
+    """The columns that the record at a place of a job's trail states."""
+    if isinstance(item, Row):
+        return read_row(item).row
+    assert isinstance(item, Operation)
+    for effect in read_effects(item):
+        if isinstance(effect, JobEffect) and effect.job_id == job_id:
+            return effect.changes or {}
+    raise refuse("physical_corruption", "trail_mismatch", job_id.hex())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

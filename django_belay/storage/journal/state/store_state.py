@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from django_belay.exceptions import JournalError
 from django_belay.storage.journal.format import event_v1
@@ -31,28 +30,33 @@ _MISSING: Final = object()
 _MUTATIONS: Final = frozenset(event_v1.CLASSES.values())
 
 
-def _no_loader(where: int) -> JobDefinition:
-    raise refuse("argument", "no_loader", where)
+class Loader(Protocol):
+    """Reads back from the segments what the state does not keep in memory."""
+
+    def definition(self, where: int) -> JobDefinition:
+        """The definition in the snapshot or insertion at a place."""
+
+    def columns(self, where: int, job_id: bytes) -> dict[str, Any]:
+        """The columns that the row or operation at a place states for a job."""
 
 
 class StoreState:
     """The private candidate of a recovery, and afterwards the state of its owner.
 
-    Not thread-safe: one owner applies every record. With ``keep_definitions`` (the default,
-    for tests and small stores) finished jobs stay whole; without it their definitions are
-    dropped as soon as the record that holds them has a place on disk.
+    Not thread-safe: one owner applies every record. Without a ``loader`` (tests, tools) finished
+    jobs stay whole; with one their definitions and rows are dropped as soon as the records
+    that hold them have a place on disk.
     """
 
-    def __init__(self, *, load: Callable[[int], JobDefinition] = _no_loader, keep: bool = True) -> None:
+    def __init__(self, loader: Loader | None = None) -> None:
         self.jobs: dict[bytes, Job | bytes] = {}
         self.results: dict[bytes, int | bytes] = {}
         self.schedules: dict[str, Schedule] = {}
-        self.extended: dict[bytes, rows.ExtendedJob] = {}
+        self.extended: dict[bytes, rows.ExtendedJob | rows.FinishedRow] = {}
         self.tables: dict[str, dict[str, dict[str, Any]]] = {}
         self.next_order = 1
         self.open_frame: str | None = None
-        self.load = load
-        self._keep = keep
+        self._loader = loader
         self._places: dict[bytes, int] = {}
         self._unwritten: list[tuple[str, bytes, int]] | None = None
         self._held: list[tuple[Payload, int]] = []
@@ -65,9 +69,22 @@ class StoreState:
     def find_job(self, job_id: bytes) -> Job | None:
         """The whole core job, its definition read back if it has to be."""
         entry = self.jobs.get(job_id)
-        if isinstance(entry, bytes):
-            return finished.unpack(job_id, entry, self.load)
-        return entry
+        return entry if entry is None or isinstance(entry, Job) else self._unpack(job_id, entry)
+
+    def find_row(self, job_id: bytes) -> rows.ExtendedJob | None:
+        """The whole extended job, its row put together from its records if it has to be."""
+        entry = self.extended.get(job_id)
+        return None if entry is None else self.whole_row(job_id, entry)
+
+    def whole_row(self, job_id: bytes, entry: rows.ExtendedJob | rows.FinishedRow) -> rows.ExtendedJob:
+        """An entry of ``extended`` with its whole row."""
+        if isinstance(entry, rows.ExtendedJob):
+            return entry
+        assert self._loader is not None
+        row: dict[str, Any] = {}
+        for where in entry.trail:
+            row.update(self._loader.columns(where, job_id))
+        return rows.ExtendedJob(job_id=job_id, revision=entry.revision, row=row, trail=entry.trail)
 
     def has_job(self, job_id: bytes) -> bool:
         """Whether the id is taken by a core or an extended job."""
@@ -80,6 +97,10 @@ class StoreState:
             for entry in self.jobs.values()
         )
         return dict(sorted(counts.items()))
+
+    def _unpack(self, job_id: bytes, entry: bytes) -> Job:
+        assert self._loader is not None
+        return finished.unpack(job_id, entry, self._loader.definition)
 
     # -- base ---------------------------------------------------------------
 
@@ -94,7 +115,7 @@ class StoreState:
             self._ascend("schedules", item.schedule_id.encode())
             self.schedules[item.schedule_id] = restore(item)
         elif isinstance(item, Row):
-            self._restore_row(item)
+            self._restore_row(item, where)
         elif isinstance(item, TableRows):
             self._restore_table(item)
         else:
@@ -115,14 +136,14 @@ class StoreState:
             self._take_order(order)
         self._put_job(job, where)
 
-    def _restore_row(self, item: Row) -> None:
+    def _restore_row(self, item: Row, where: int) -> None:
         job = rows.read_row(item)
         self._ascend("extended", job.job_id)
         if job.job_id in self.jobs:
             raise refuse("consumer_rejected", "duplicate_snapshot", job.job_id.hex())
         if job.order is not None:
             self._take_order(job.order)
-        self.extended[job.job_id] = job
+        self._put_row(job, rows.extend_trail((), where, first=True))
 
     def _restore_table(self, item: TableRows) -> None:
         table = self.tables.setdefault(item.table, {})
@@ -205,9 +226,9 @@ class StoreState:
         elif isinstance(item, ScheduleEvent):
             self._put("schedules", item.schedule_id, advance(self.schedules.get(item.schedule_id), item))
         elif isinstance(item, Operation):
-            self._operate(item)
+            self._operate(item, where)
         elif isinstance(item, Row):
-            self._promote(item)
+            self._promote(item, where)
         else:
             raise refuse("unsupported_semantics", "record_profile", kind.__name__)
 
@@ -229,7 +250,7 @@ class StoreState:
         where = self._places.get(job_id, 0)
         if type(entry) is bytes:
             where = finished.where_of(entry)
-            entry = finished.unpack(job_id, entry, self.load)
+            entry = self._unpack(job_id, entry)
         assert isinstance(entry, Job)
         check_revision(entry, event)
         order: int | None = getattr(event, "availability_order", None)
@@ -245,7 +266,7 @@ class StoreState:
 
     def _put_job(self, job: Job, where: int) -> None:
         entry: Job | bytes = job
-        if where and not self._keep:
+        if where and self._loader is not None:
             if job.state not in TERMINAL:
                 self._places[job.job_id] = where
             elif self._unwritten is None:
@@ -271,7 +292,7 @@ class StoreState:
             )
         if state != "completed" or item.job_id in self.results:
             raise refuse("consumer_rejected", "invalid_transition", item.job_id.hex(), "result")
-        if not where or self._keep:
+        if not where or self._loader is None:
             self._put("results", item.job_id, encode_event_v2(item))
         elif self._unwritten is None:
             self._put("results", item.job_id, where)
@@ -281,7 +302,7 @@ class StoreState:
 
     # -- extension ----------------------------------------------------------
 
-    def _promote(self, item: Row) -> None:
+    def _promote(self, item: Row, where: int) -> None:
         job = rows.read_row(item)
         core = self.jobs.get(job.job_id)
         if core is None:
@@ -292,9 +313,9 @@ class StoreState:
         self._remove("jobs", job.job_id)
         self._remove("results", job.job_id)
         self._places.pop(job.job_id, None)
-        self._put("extended", job.job_id, job)
+        self._put_row(job, rows.extend_trail((), where, first=True))
 
-    def _operate(self, item: Operation) -> None:
+    def _operate(self, item: Operation, where: int) -> None:
         effects = list(rows.read_effects(item))
         for effect in effects:  # all are judged before one is applied: keys do not repeat
             if isinstance(effect, rows.JobEffect):
@@ -303,7 +324,7 @@ class StoreState:
             if isinstance(effect, rows.TableEffect):
                 self._change_table(effect)
             else:
-                self._change_row(effect)
+                self._change_row(effect, where)
 
     def _check_row(self, effect: rows.JobEffect) -> None:
         if effect.job_id in self.jobs:
@@ -315,16 +336,28 @@ class StoreState:
                 "consumer_rejected", "revision_conflict", effect.job_id.hex(), effect.revision, current
             )
 
-    def _change_row(self, effect: rows.JobEffect) -> None:
+    def _change_row(self, effect: rows.JobEffect, where: int) -> None:
         if effect.changes is None:
             self._remove("extended", effect.job_id)
             return
-        before = self.extended.get(effect.job_id)
+        before = self.find_row(effect.job_id)
         row = {**({} if before is None else before.row), **effect.changes}
         job = rows.ExtendedJob(job_id=effect.job_id, revision=effect.revision, row=row)
         if job.order is not None:
             self.next_order = max(self.next_order, job.order + 1)
-        self._put("extended", effect.job_id, job)
+        trail = () if before is None else before.trail
+        self._put_row(job, rows.extend_trail(trail, where, first=before is None))
+
+    def _put_row(self, job: rows.ExtendedJob, trail: tuple[int, ...]) -> None:
+        entry: rows.ExtendedJob | rows.FinishedRow = job
+        if self._loader is not None:
+            entry = job = replace(job, trail=trail)
+            if rows.can_shrink(job):
+                if self._unwritten is None:
+                    entry = rows.shrink(job)
+                else:
+                    self._unwritten.append(("extended", job.job_id, trail[-1]))
+        self._put("extended", job.job_id, entry)
 
     def _change_table(self, effect: rows.TableEffect) -> None:
         self.tables.setdefault(effect.table, {})
@@ -374,7 +407,7 @@ class StoreState:
         entry = self.jobs.get(job_id)
         if isinstance(entry, bytes):
             self.jobs[job_id] = finished.moved(entry, where)
-        elif entry is not None and not self._keep:
+        elif entry is not None and self._loader is not None:
             self._places[job_id] = where
 
     def go_live(self) -> None:
@@ -392,6 +425,10 @@ class StoreState:
             elif table == "results":
                 if job_id in self.results:
                     self.results[job_id] = where
+            elif table == "extended":
+                row = self.extended.get(job_id)
+                if isinstance(row, rows.ExtendedJob) and rows.can_shrink(row) and row.trail[-1] < before:
+                    self.extended[job_id] = rows.shrink(row)
             else:
                 self._pack(job_id)
 
@@ -408,6 +445,16 @@ class StoreState:
             assert isinstance(entry, Job)
             self.jobs[job_id] = replace(entry, availability_order=order)
         self.next_order = len(orders) + 1
+
+    def move_row(self, job_id: bytes, trail: tuple[int, ...]) -> None:
+        """A compaction wrote the records of the job's row anew at these places."""
+        entry = self.extended.get(job_id)
+        if self._loader is None or entry is None:
+            return
+        if isinstance(entry, rows.FinishedRow):
+            self.extended[job_id] = entry._replace(trail=trail)
+        else:
+            self.extended[job_id] = replace(entry, trail=trail)
 
     def move_result(self, job_id: bytes, where: int) -> None:
         """A compaction wrote the job's result anew at ``where``."""
