@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,7 +35,8 @@ anything = st.recursive(
 def is_storable(value: Any) -> bool:
     text = json.dumps(value, allow_nan=False, ensure_ascii=False)
     text.encode()
-    return "\\u0000" not in text
+    # An even number of backslashes before it is an escaped backslash, then plain text.
+    return re.search(r"(?<!\\)(?:\\\\)*\\u0000", text) is None
 
 
 def raised(error: BaseException) -> BaseException:
@@ -114,3 +116,9 @@ def test_25_the_list_keeps_the_first_the_newest_and_the_count_of_the_rest(count:
         assert errors[-1] == {"n": count - 1}
     else:
         assert errors == [{"n": n} for n in range(count)]
+
+
+def test_the_check_of_these_tests_knows_a_nul_from_an_escaped_backslash() -> None:
+    assert is_storable({"a": r"b'\u0000'"})
+    assert not is_storable({"a": "\0"})
+    assert not is_storable({"a": "\\\0"})
