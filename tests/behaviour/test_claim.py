@@ -241,6 +241,19 @@ def test_rule_4_odd_rows_and_unknown_columns_stop_no_claim(
         connection.execute("ALTER TABLE belay_jobs DROP COLUMN odd_extra")
 
 
+@pytest.mark.parametrize("partition", [None, Partition(column="input", key="k")])
+def test_rule_4_an_attempt_at_its_columns_bound_stops_no_claim(
+    store: Storage, clock: SimClock, connection: psycopg.Connection[Any], partition: Partition | None
+) -> None:
+    odd, plain = put(store, clock, 2)
+    connection.execute("UPDATE belay_jobs SET attempt = 2147483647 WHERE id = %s", (odd,))
+    if partition is None:
+        jobs = claim(store, clock, ("q", 5)).jobs
+    else:
+        jobs = claim_limited(store, clock, Limits(partition=partition), take=5)
+    assert [(job.id, job.attempt) for job in jobs] == [(odd, 2**31 - 1), (plain, 1)]
+
+
 # -- §6, global limit and rate
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
+import psycopg
 import pytest
 
+from django_belay.contract.job import NewJob
 from django_belay.contract.outcome import Cancelled, Failed, Snoozed, Succeeded
 from django_belay.storage.base import Controlled, Storage
 from django_belay.storage.postgres.store import PostgresStore
@@ -131,3 +134,31 @@ def test_9_two_retries_of_one_key_at_the_same_time_never_raise(
         assert {answer.reason for answer in answers if not answer.done} == {f"key held by {winner}"}
         store = stores[0]
         store.request_cancel(winner, reason="tidy", now=clock.now())
+
+
+def test_many_members_are_retried_whatever_their_order(store: Storage, clock: SimClock) -> None:
+    """More than one transaction's worth, each dependent before what it depends on."""
+    [root] = add(store, clock, state="failed", workflow_id="w", wf_name="root")
+    middle = [
+        NewJob(kind="k", state="cancelled", workflow_id="w", wf_name=f"m{n}", wf_deps=("root",))
+        for n in range(140)
+    ]
+    last = [
+        NewJob(kind="k", state="cancelled", workflow_id="w", wf_name=f"l{n}", wf_deps=(f"m{n}",))
+        for n in range(140)
+    ]
+    inserted = store.insert_jobs([*middle, *last], now=clock.now())
+    ids = [root, *(one.job_id for one in inserted)]
+    answers = store.retry_many(ids[::-1], now=clock.now())
+    assert [answer.job_id for answer in answers] == ids[::-1]
+    assert {answer.state for answer in answers[:-1]} == {"held"}
+    assert set(states(store, ids[1:])) == {"held"}
+
+
+def test_34_a_job_at_the_bound_of_its_attempts_is_retried(
+    store: Storage, clock: SimClock, connection: psycopg.Connection[Any]
+) -> None:
+    ids = add(store, clock, 2, state="failed")
+    connection.execute("UPDATE belay_jobs SET attempt = 2147483647 WHERE id = %s", (ids[0],))
+    store.retry_many(ids, now=clock.now())
+    assert states(store, ids) == ["ready", "ready"]

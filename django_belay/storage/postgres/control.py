@@ -69,10 +69,20 @@ def retry_many(
     """
     found = atomically(session, lambda transaction: look(transaction, job_ids))
     roots = [job_id for job_id in job_ids if job_id not in found or not found[job_id].has_deps]
-    rest = [job_id for job_id in job_ids if job_id in found and found[job_id].has_deps]
+    left = [job_id for job_id in job_ids if job_id in found and found[job_id].has_deps]
     answers: dict[int, Controlled] = {}
-    for chunk in [*_chunks(roots), *_chunks(rest)]:
-        answers.update((answer.job_id, answer) for answer in _retry_chunk(session, chunk, poke=poke, now=now))
+
+    def retry_all(ids: Sequence[int]) -> None:
+        for chunk in _chunks(ids):
+            for answer in _retry_chunk(session, chunk, poke=poke, now=now):
+                answers[answer.job_id] = answer
+
+    retry_all(roots)
+    while left:
+        retry_all(left)
+        # Doomed again by a dependency that only a later chunk retried: once more, while that helps.
+        doomed = [job_id for job_id in left if answers[job_id].done and answers[job_id].state == "cancelled"]
+        left = doomed if TREE_CHUNK < len(left) > len(doomed) else []
     return [answers[job_id] for job_id in job_ids]
 
 

@@ -1,5 +1,6 @@
 -- claim · contract §6, rules 12, 14, 19 · belay_x_jobs_ready_idx, belay_x_jobs_awaiting_idx
 -- unprepared
+-- An attempt at the column's bound stays there: an overflow would fail the round (rule 4).
 -- For each queue in turn: a loose scan finds the first live row of each priority, best
 -- first; from it on, the rows without ready_at and then those due are range scans of their
 -- own. So neither the backlog nor rows due later are read or sorted, and dead entries at
@@ -84,7 +85,7 @@ picked AS MATERIALIZED (
 ),
 claimed AS (
   UPDATE belay_jobs AS j
-     SET state = 'running', attempt = j.attempt + 1,
+     SET state = 'running', attempt = LEAST(j.attempt, 2147483646) + 1,
          lease_until = %(lease_until)s::timestamptz, leased_by = %(leased_by)s::text,
          started_at = COALESCE(j.started_at, %(now)s::timestamptz)
    WHERE j.id = ANY (ARRAY (SELECT p.id FROM picked AS p))

@@ -9,7 +9,7 @@ WITH picked AS MATERIALIZED (
 ),
 claimed AS (
   UPDATE belay_jobs AS j
-     SET state = 'running', attempt = j.attempt + 1,
+     SET state = 'running', attempt = LEAST(j.attempt, 2147483646) + 1,
          lease_until = %(lease_until)s::timestamptz, leased_by = %(leased_by)s::text,
          started_at = COALESCE(j.started_at, %(now)s::timestamptz)
    WHERE j.id = ANY (ARRAY (SELECT p.id FROM picked AS p))
