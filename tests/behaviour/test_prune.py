@@ -120,6 +120,28 @@ def test_36_an_always_key_lasts_as_long_as_retention(store: Storage, clock: SimC
     assert prune(store, clock) == 1
 
 
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        "unique_key = 'k@1', inserted_at = 'infinity'",
+        "unique_key = 'k@1', inserted_at = '-infinity'",
+        "unique_key = 'k@3', inserted_at = '9000-01-01'",
+        "unique_key = 'k@' || repeat('9', 400)",
+        "unique_key = 'k@' || repeat('9', 5000)",
+    ],
+)
+def test_4_an_odd_window_key_stops_no_pruning(
+    store: Storage, clock: SimClock, connection: psycopg.Connection[Any], spoil: str
+) -> None:
+    odd, plain = running(store, clock, 2)
+    end(store, clock, odd)
+    end(store, clock, plain)
+    connection.execute(f"UPDATE belay_jobs SET unique_mode = 'window', {spoil} WHERE id = {odd.id}")
+    clock.advance(DAY)
+    prune(store, clock)
+    assert plain.id not in left(connection)
+
+
 def test_8_7_a_batch_is_bounded_and_spared_jobs_do_not_stop_the_next(store: Storage, clock: SimClock) -> None:
     """The oldest 60 are spared; calls of at most 10 deletions get past them."""
     [parent] = running(store, clock, queue="parents")

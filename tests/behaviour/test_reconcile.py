@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
+import pytest
 
 from django_belay.contract import envelope
 from django_belay.contract.names import await_until_step
@@ -157,6 +158,22 @@ def test_4_one_workflow_that_fails_stops_no_other(
         assert store.resettle_workflows(now=clock.now()) == 1
     finally:
         connection.execute("ALTER TABLE belay_jobs DROP CONSTRAINT refuse")
+
+
+@pytest.mark.parametrize(
+    "spoil", ["wf_deps = '{{a,x},{y,z}}'", "wf_deps = '{NULL}'", "wf_ignore = '{{failed},{NULL}}'"]
+)
+def test_4_odd_deps_stop_no_other_workflow(
+    store: Storage, clock: SimClock, connection: Connection, spoil: str
+) -> None:
+    """A ``text[]`` holds arrays of arrays and NULLs as well."""
+    for workflow in ("a", "b"):
+        add(store, clock, workflow_id=workflow, wf_name="a")
+        add(store, clock, state="held", workflow_id=workflow, wf_name="b", wf_deps=("a",))
+    connection.execute(f"UPDATE belay_jobs SET {spoil} WHERE workflow_id = 'a' AND wf_name = 'b'")
+    connection.execute("UPDATE belay_jobs SET state = 'succeeded' WHERE wf_name = 'a'")
+    store.resettle_workflows(now=clock.now())
+    assert [job.state for job in store.workflow_jobs("b")] == ["succeeded", "ready"]
 
 
 def test_reconcilers_are_bounded(store: Storage, clock: SimClock) -> None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from django_belay.contract.outcome import Changes
 from django_belay.contract.settlement import DOOMED, Member, Settlement, settle
@@ -136,11 +137,19 @@ def _members(
         # No text in PostgreSQL holds a NUL: a member without a name is nobody's dep.
         name = f"\0{job_id}" if name is None else name
         members[workflow_id].append(
-            Member(job_id=job_id, name=name, state=state, deps=tuple(deps), ignore=tuple(ignore))
+            Member(job_id=job_id, name=name, state=state, deps=_flat(deps), ignore=_flat(ignore))
         )
         if parent_id is not None:
             parents[job_id] = parent_id
     return dict(members), parents
+
+
+def _flat(texts: Iterable[Any]) -> tuple[str, ...]:
+    """The items of a ``text[]``: a column of that type may hold an array of any dimensions (rule 4)."""
+    flat: list[str] = []
+    for item in texts:
+        flat.extend(_flat(item) if isinstance(item, list) else (item,))
+    return tuple(flat)
 
 
 def _settle(workflows: Iterable[list[Member]], written: Mapping[int, State]) -> Settlement:

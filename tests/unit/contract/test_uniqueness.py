@@ -49,9 +49,18 @@ def test_rule_36_a_stored_key_tells_when_its_window_is_surely_over(now: datetime
     assert ends_at <= true_end + window + timedelta(milliseconds=1)
 
 
-@pytest.mark.parametrize("key", ["", "k", "k@", "k@x", "@", "k@-1", "k@1.5", "k@٣", "k@0"])
+@pytest.mark.parametrize(
+    "key", ["", "k", "k@", "k@x", "@", "k@-1", "k@1.5", "k@٣", "k@0", "k@" + "9" * 400, "k@" + "9" * 5000]
+)
 def test_rule_36_a_key_without_a_bucket_has_no_end(key: str) -> None:
     assert window_ends_at(key, T0) is None
+
+
+@given(st.datetimes(timezones=st.just(UTC)), st.integers(0, 10**20))
+def test_rule_4_any_instant_and_bucket_have_an_answer(inserted_at: datetime, bucket: int) -> None:
+    """A foreign row that says the year 9999 or BC must not end a sweep."""
+    ends_at = window_ends_at(f"k@{bucket}", inserted_at)
+    assert ends_at is None or ends_at >= inserted_at - timedelta(seconds=1)
 
 
 @pytest.mark.parametrize("state", STATES)
