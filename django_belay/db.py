@@ -27,7 +27,7 @@ from django_belay.exceptions import ConfigurationError
 from django_belay.storage.base import Storage
 from django_belay.storage.postgres.pool import PoolOptions, PoolSession
 from django_belay.storage.postgres.rows import register_loaders
-from django_belay.storage.postgres.session import Params, Rows, Session, Transaction, translated
+from django_belay.storage.postgres.session import Params, Rows, Session, Transaction, retried, translated
 from django_belay.storage.postgres.statements import statement
 from django_belay.storage.postgres.store import PostgresStore
 
@@ -47,6 +47,9 @@ class DjangoSession:
         return connections[self.alias]
 
     def run(self, name: str, params: Params | None = None) -> Rows:
+        return retried(self, lambda: self._run(name, params))
+
+    def _run(self, name: str, params: Params | None) -> Rows:
         with translated(), _driver_errors(), self.connection.cursor() as cursor:
             register_loaders(cursor.cursor)
             cursor.execute(statement(name), params)
@@ -104,7 +107,7 @@ class DjangoSession:
 class _UncountedSession(DjangoSession):
     """Beneath Django's cursor: the schema's check must not disturb a caller's query counts."""
 
-    def run(self, name: str, params: Params | None = None) -> Rows:
+    def _run(self, name: str, params: Params | None) -> Rows:
         connection = self.connection
         with translated(), _driver_errors():
             connection.ensure_connection()

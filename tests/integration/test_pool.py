@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_belay.exceptions import Unavailable
+from django_belay.exceptions import StorageError, Unavailable
 from django_belay.storage.postgres import bounded, pool
 from django_belay.storage.postgres.pool import PoolOptions, PoolSession
 from django_belay.testing.postgres import PostgresServer
@@ -57,3 +57,14 @@ def test_lesson_3_a_server_that_does_not_even_cancel_costs_the_connection(
         session.run("slow")
     assert time.monotonic() - started < 10
     assert session.run("quick") != before
+
+
+def test_lesson_60_what_the_server_can_never_hold_is_no_outage(
+    session: PoolSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An acknowledger keeps trying through an outage; this would never get through."""
+    text = "SELECT " + ", ".join(["1"] * 1665)  # class 54: target lists have 1664 entries at most
+    monkeypatch.setattr(pool, "statement", lambda name: text)
+    with pytest.raises(StorageError) as caught:
+        session.run("wide")
+    assert not isinstance(caught.value, Unavailable)

@@ -16,7 +16,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from django_belay.exceptions import Unavailable
 from django_belay.storage.postgres.bounded import BoundedConnection
 from django_belay.storage.postgres.rows import register_loaders
-from django_belay.storage.postgres.session import Params, Rows, translated
+from django_belay.storage.postgres.session import Params, Rows, retried, translated
 from django_belay.storage.postgres.statements import is_unprepared, statement
 
 # psycopg-pool warns at every failed reconnection; the storage reports it once as Unavailable.
@@ -63,6 +63,9 @@ class PoolSession:
         )
 
     def run(self, name: str, params: Params | None = None) -> Rows:
+        return retried(self, lambda: self._run(name, params))
+
+    def _run(self, name: str, params: Params | None) -> Rows:
         with translated(), self._connection() as connection:
             return _execute(connection, name, params)
 

@@ -63,10 +63,23 @@ def atomically(session: Session, operation: Callable[[Transaction], T]) -> T:
     Raises:
         Unavailable: The database cannot be reached, or tries ran out.
     """
+
+    def whole() -> T:
+        with session.transaction() as transaction:
+            return operation(transaction)
+
+    return retried(session, whole)
+
+
+def retried(session: Session, operation: Callable[[], T]) -> T:
+    """Run ``operation``; again after a deadlock or serialization failure, unless a caller's transaction is open.
+
+    A statement alone needs it too: it has the isolation level that the database gives by
+    default, and under REPEATABLE READ waiting for a row that changes fails.
+    """
     for attempt in range(1, MAX_TRIES + 1):
         try:
-            with session.transaction() as transaction:
-                return operation(transaction)
+            return operation()
         except Contended as error:
             if session.is_joined() or attempt == MAX_TRIES:
                 raise
@@ -90,6 +103,10 @@ _UNAVAILABLE = (
     pg.InFailedSqlTransaction,
 )
 
+# Operational errors to the driver, but of the statement alone: trying again never helps, and an
+# acknowledger would take one for an outage.
+_BEYOND_LIMITS = (pg.ProgramLimitExceeded, pg.StatementTooComplex, pg.TooManyColumns, pg.TooManyArguments)
+
 
 @contextmanager
 def translated() -> Iterator[None]:
@@ -104,6 +121,8 @@ def translated() -> Iterator[None]:
         ) from error
     except pg.UniqueViolation as error:
         raise Conflict(_first_line(error)) from error
+    except _BEYOND_LIMITS as error:
+        raise StorageError(f"PostgreSQL refused: {_first_line(error)}") from error
     except (psycopg.OperationalError, *_UNAVAILABLE) as error:
         raise Unavailable(f"PostgreSQL cannot serve this now: {_first_line(error)}") from error
     except psycopg.Error as error:
