@@ -10,6 +10,7 @@ for the next border between engine and job.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable
 from datetime import datetime
@@ -37,6 +38,7 @@ class Run:
         "_in_user_code",
         "_lock",
         "_pending",
+        "_process_id",
         "_sent",
         "_thread_id",
         "claimed_at",
@@ -51,6 +53,7 @@ class Run:
         self.lease = Lease.of(job)
         self.claimed_at = claimed_at
         self._lock = threading.Lock()
+        self._process_id = os.getpid()
         self._thread_id = 0
         self._in_user_code = False
         self._pending: Interruption | None = None
@@ -101,6 +104,11 @@ class Run:
             self._ended = True
         self._forbid()
 
+    def end_fork(self) -> None:
+        """End a process that the job forked and let come back: the job's end is its parent's."""
+        if self._is_forked():
+            os._exit(1)
+
     def check(self) -> None:
         """Raise the interrupt that is pending, if any."""
         if self._pending is not None:
@@ -138,6 +146,9 @@ class Run:
                 _set_async_exc(ctypes.c_ulong(self._thread_id), ctypes.py_object(self._pending))
             return True
 
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._process_id
+
     # -- the flag --------------------------------------------------------------------
 
     def _allow(self) -> None:
@@ -166,6 +177,10 @@ class _EngineCall:
         self._run = run
 
     def __enter__(self) -> None:
+        if self._run._is_forked():
+            raise RuntimeError(
+                "a process that a job forked cannot use its ctx: the connections are its parent's"
+            )
         self._run.leave_user_code()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:

@@ -99,6 +99,7 @@ class Runner:
             return self._call(context)
         finally:
             run.end()
+            run.end_fork()
 
     def _call_function(self, context: JobContext) -> Any:
         definition = context._run.definition

@@ -6,12 +6,15 @@ Started by the supervisor as a fresh interpreter; sets Django up and runs the en
 from __future__ import annotations
 
 import _thread
+import contextlib
 import json
 import logging
 import os
 import signal
 import socket
 import sys
+import threading
+import time
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
@@ -24,6 +27,9 @@ logger = logging.getLogger("django_belay.worker")
 
 # Besides claims and acks, steps of many threads share the pool; each waits its turn.
 MAX_POOL = 12
+
+# What an interpreter may take to end once its work is done; what jobs left may hold it up for ever.
+EXIT_S = 5.0
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -105,15 +111,34 @@ def _run(channel: Channel, overrides: Overrides) -> int:
         _thread.start_new_thread(child.leave, (options.shutdown_grace_s,))
 
     signal.signal(signal.SIGTERM, leave)
-    ended_in_order = child.run()
-    services.storage.close()
+    code = 1
+    try:
+        ended_in_order = child.run()
+        code = 0
+    finally:
+        threading.Thread(target=_end_late, args=(code,), name="belay-exit", daemon=True).start()
     if not ended_in_order:
         # A thread still runs a job; an orderly exit would wait for it, or crash in it.
+        _end_now(code)
+    services.storage.close()
+    return code
+
+
+def _end_late(code: int) -> None:
+    """End the process if the interpreter does not: it waits for threads that jobs left."""
+    time.sleep(EXIT_S)
+    left = [t.name for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
+    logger.warning("this process is ended although jobs left threads in it: %s", ", ".join(left) or "none")
+    _end_now(code)
+
+
+def _end_now(code: int) -> None:
+    with contextlib.suppress(Exception):
         logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-    return 0
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # a job may have closed it
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_belay._run_signals import signal_hooks
 from django_belay.engine.clock import Clock
@@ -19,7 +20,18 @@ def refresh_connections() -> None:
     """
     for connection in connections.all(initialized_only=True):
         connection.queries_log.clear()
-        connection.close_if_unusable_or_obsolete()
+        if connection.in_atomic_block:
+            _discard(connection)
+        else:
+            connection.close_if_unusable_or_obsolete()
+
+
+def _discard(connection: BaseDatabaseWrapper) -> None:
+    """Roll back what a job left open; Django keeps such a connection in its block for good."""
+    try:
+        connection.close()
+    finally:
+        del connections[connection.alias]
 
 
 def worker_hooks(clock: Clock) -> Hooks:

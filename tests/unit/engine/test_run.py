@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -171,3 +173,22 @@ def test_leases_are_renewed_for_the_timeout_and_the_grace() -> None:
     watch = Watch(grace_s=15)
     assert watch.renew_for_s(300) == 315
     assert watch.renew_for_s(None) is None
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_cannot_reach_the_engine(tmp_path: Path) -> None:
+    """It shares the sockets of its parent's connections; and it does not come back as the job."""
+    run, told = make_run(), tmp_path / "told"
+    if not (pid := os.fork()):
+        try:
+            with run.engine():
+                told.write_text("reached")
+        except RuntimeError as error:
+            told.write_text(str(error))
+        finally:
+            run.end_fork()
+            os._exit(99)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+    assert "forked" in told.read_text()
+    run.end_fork()  # the job's own process stays

@@ -1,0 +1,104 @@
+"""Jobs that spoil their thread or process: the worker and the jobs after them go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from django_belay.models import Job
+from tests.app import rude_jobs as rude
+from tests.app import worker_jobs as jobs
+from tests.integration.workers import Site, Worker, eventually, worker_site
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+StartWorker = Callable[..., Worker]
+
+
+@pytest.fixture
+def site_and_start(tmp_path: Path, belay_wakeups: bool) -> Iterator[tuple[Site, StartWorker]]:
+    with worker_site(tmp_path) as (site, start):
+        notify = "auto" if belay_wakeups else "off"
+        yield site, lambda *arguments, **options: start(*arguments, **{"NOTIFY": notify, **options})
+
+
+@pytest.fixture
+def site(site_and_start: tuple[Site, StartWorker]) -> Site:
+    return site_and_start[0]
+
+
+@pytest.fixture
+def start_worker(site_and_start: tuple[Site, StartWorker]) -> StartWorker:
+    return site_and_start[1]
+
+
+def row(job_id: int) -> Job:
+    return Job.objects.get(pk=job_id)
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize(
+    "spoil", [rude.leaves_a_transaction_open, rude.leaves_autocommit_off, rude.breaks_its_connection]
+)
+def test_a_spoilt_connection_is_not_the_next_jobs(site: Site, start_worker: StartWorker, spoil) -> None:
+    """Connection hygiene: the next job of the thread finds a connection in order."""
+    worker = start_worker("--concurrency", "1")
+    first = spoil.enqueue()
+    eventually(lambda: row(first.id).state in ("succeeded", "failed"), what=lambda: worker.log)
+    after = rude.asks_the_database.enqueue(name="a")
+    eventually(lambda: row(after.id).state in ("succeeded", "failed"), what=lambda: worker.log)
+    assert row(after.id).errors == []
+    assert site.lines("a.threads") == ["belay-job-1"]
+
+
+def test_a_thread_that_a_job_leaves_keeps_no_process_alive(site: Site, start_worker: StartWorker) -> None:
+    worker = start_worker("--max-jobs", "1")
+    rude.leaves_a_thread.enqueue(name="t")
+    [pid] = map(int, site.started("t"))
+    eventually(lambda: has_ended(pid), what=lambda: worker.log)
+
+
+def test_a_child_with_a_left_thread_ends_after_its_supervisor(site: Site, start_worker: StartWorker) -> None:
+    worker = start_worker()
+    rude.leaves_a_thread.enqueue(name="t")
+    [pid] = map(int, site.started("t"))
+    os.kill(worker.process.pid, signal.SIGKILL)
+    eventually(lambda: has_ended(pid), what=lambda: worker.log)
+
+
+def test_closed_streams_keep_nothing_from_ending(site: Site, start_worker: StartWorker) -> None:
+    """The hand-back and the exit do without them, also where a job does not stop."""
+    worker = start_worker(SHUTDOWN_GRACE=1)
+    held = jobs.holds.enqueue(name="h")
+    site.started("h")
+    rude.closes_its_streams.enqueue(name="c")
+    [pid] = map(int, site.started("c"))
+    worker.terminate()
+    assert worker.wait() == 0
+    assert has_ended(pid)
+    assert (row(held.id).state, row(held.id).attempt) == ("ready", 0)
+
+
+def test_a_forked_process_ends_with_its_job(site: Site, start_worker: StartWorker) -> None:
+    """It acks nothing, and the connections it shares with its parent stay the parent's."""
+    worker = start_worker("--concurrency", "1")
+    before = rude.asks_the_database.enqueue(name="b")
+    forks = rude.forks_and_both_return.enqueue(name="f")
+    eventually(lambda: row(forks.id).state == "succeeded", what=lambda: worker.log)
+    [pid] = eventually(lambda: site.lines("f.fork"))
+    eventually(lambda: has_ended(int(pid)), what=lambda: worker.log)
+    after = rude.asks_the_database.enqueue(name="b")
+    eventually(lambda: row(after.id).state == "succeeded", what=lambda: worker.log)
+    assert row(before.id).state == "succeeded"
+    assert row(forks.id).attempt == 1
