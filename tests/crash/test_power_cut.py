@@ -281,7 +281,9 @@ def scenario_compact(path: str, history: History, note: Callable[[Journal], None
         note(journal)
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=["enospc", "eio", "erofs"])
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES], ids=["enospc", "eio", "erofs", "eacces"]
+)
 @pytest.mark.parametrize("scenario", [scenario_append, scenario_compact])
 def test_failing_system_calls_lose_nothing(base: str, scenario: Any, number: int) -> None:
     """An error at each point in turn: the owner stops or goes on, and what was acknowledged is there."""

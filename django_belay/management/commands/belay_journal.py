@@ -18,7 +18,7 @@ from django_belay.storage.journal.files.compaction import compact
 from django_belay.storage.journal.files.copy import CopyOptions, backup, restore
 from django_belay.storage.journal.files.initialise import initialise
 from django_belay.storage.journal.files.inspection import inspect, refusal_as_json
-from django_belay.storage.journal.files.journal import JournalOptions, open_journal
+from django_belay.storage.journal.files.journal import Journal, JournalOptions, open_journal
 from django_belay.storage.journal.files.salvage import salvage
 from django_belay.storage.journal.format.describe import KINDS, describe
 from django_belay.storage.journal.format.manifest import INFINITY, MAX_HOURS, Retention
@@ -91,7 +91,13 @@ class Command(BaseCommand):
         progress = self._progress(options, "records")
         with open_journal(self._path(options), owning, progress=progress) as journal:
             retention = options["retention"] or journal.recovered.manifest.terminal_retention
-            report = compact(journal, now_ms=_now_ms(), retention=retention, at_rest=True)
+            report = compact(
+                journal,
+                now_ms=_now_ms(),
+                retention=retention,
+                at_rest=True,
+                pace=self._written(journal, options),
+            )
         return {**asdict(report), "epoch_id": report.epoch_id.hex()}
 
     def do_backup(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -111,6 +117,7 @@ class Command(BaseCommand):
             os.path.abspath(options["destination"]),
             durability=options["durability"],
             validated_filesystem=options["validated_filesystem"],
+            progress=self._progress(options, "records"),
         )
         return {
             "fault": None if report.fault is None else refusal_as_json(report.fault),
@@ -206,6 +213,13 @@ class Command(BaseCommand):
             return None
         bar = _Bar(self.stderr)
         return lambda done, position, total: bar.show(position, total, f"{done:,} {unit}")
+
+    def _written(self, journal: Journal, options: dict[str, Any]) -> Any:
+        if options["format"] == "json" or not self.stderr.isatty():
+            return None
+        bar = _Bar(self.stderr)
+        total = len(journal.state.jobs) + len(journal.state.extended)
+        return lambda done: bar.show(min(done, total - 1), total, f"{done:,} records written or checked")
 
     def _copied(self, options: dict[str, Any]) -> Any:
         if options["format"] == "json" or not self.stderr.isatty():

@@ -302,6 +302,14 @@ def test_moved_root_and_changed_pointer_are_noticed(store: Store) -> None:
         recovered.close()
 
 
+def test_an_owner_notices_that_its_store_was_replaced(store: Store) -> None:
+    with open_journal(str(store.root), OPTIONS) as journal:
+        journal.recheck()
+        store.segments.rename(store.epoch / "moved")
+        shutil.copytree(store.epoch / "moved", store.segments)
+        assert reason(journal.recheck) == "path_or_extent_changed"
+
+
 def test_bytes_changed_between_reading_and_activation_are_noticed(store: Store) -> None:
     with acquire(str(store.root)) as ownership:
         recovered = recover(ownership)

@@ -24,7 +24,7 @@ from django_belay.storage.journal.state.finished import location
 from django_belay.storage.journal.state.store_state import StoreState
 
 from . import disk, layout
-from .authority import Authority
+from .authority import Authority, recheck_authority
 from .filesystem import RESERVE_BYTES, Durability, Room, check_durable
 from .ownership import Ownership, acquire
 from .pen import InlinePen, Pen, ScribePen
@@ -191,6 +191,15 @@ class Journal:
         self.recovered.reader.turn_to(authority.segments)
         self.tail = _new_tail(authority, position, crc, self.pen, self.options)
         self._written_through = position.next_sequence - 1
+
+    def recheck(self) -> None:
+        """Refuse when root, lock, pointer or directories are no longer those that are owned.
+
+        An owner calls this now and then, and before it says that it is ready.
+        """
+        with self.lock:
+            recheck_authority(self.ownership.root, self.recovered.authority)
+        self.ownership.recheck()
 
     def resume_admission(self) -> None:
         """Accept records again."""

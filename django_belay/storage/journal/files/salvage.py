@@ -42,6 +42,7 @@ from .inspection import Summary, inspect
 from .ownership import absolute, acquire, create_lock
 from .pen import InlinePen
 from .reader import SegmentReader
+from .recovery import PROGRESS_RECORDS, Progress
 from .tail import ROTATION_TARGET_BYTES, Position, Run, Tail
 
 _BATCH_RECORDS: Final = 1024
@@ -62,8 +63,9 @@ class SalvageReport:
 class _Prefix:
     """The records of a store up to its first fault, replayed as they are drawn."""
 
-    def __init__(self, authority: Authority) -> None:
+    def __init__(self, authority: Authority, progress: Progress | None) -> None:
         self.authority = authority
+        self._progress = progress
         self.last_good = 0
         self.frame_from: int | None = None
         self.fault: JournalError | None = None
@@ -87,6 +89,7 @@ class _Prefix:
     def _run(self) -> None:
         base = len(self.authority.manifest.base_segments)
         listing = _listing(self.authority.segments)
+        total, before = sum(size for _, _, size in listing), 0
         if len(listing) <= base:
             raise located(refuse("discovery", "tail_missing"), path=self.authority.segments.path)
         for number, (segment_id, name, size) in enumerate(listing):
@@ -96,6 +99,8 @@ class _Prefix:
                 if segment_id != number + 1:
                     raise refuse("discovery", "noncontiguous_ids", number + 1, segment_id)
                 for scanned in scan_segment(self.authority, segment_id, highest=number == len(listing) - 1):
+                    if self._progress is not None and scanned.sequence % PROGRESS_RECORDS == 0:
+                        self._progress(scanned.sequence, before + scanned.offset, total)
                     self._take(scanned, segment_id, in_base=segment_id <= base)
             except JournalError as error:
                 fault = located(
@@ -109,6 +114,7 @@ class _Prefix:
                 )
                 self.segments_behind = len(listing) - number - 1
                 return
+            before += size
 
     def _take(self, scanned: Scanned, segment_id: int, *, in_base: bool) -> None:
         kind, schema, sequence, payload, offset = scanned
@@ -133,8 +139,12 @@ def salvage(
     *,
     durability: Durability = "sync",
     validated_filesystem: bool = False,
+    progress: Progress | None = None,
 ) -> SalvageReport:
     """Write a new store from what is whole in ``source``.
+
+    Args:
+        progress: Called with records, bytes done and bytes in all while the source is read.
 
     Raises:
         JournalError: The authority or the base is damaged, so there is no prefix to save; or
@@ -149,7 +159,7 @@ def salvage(
         layout.check_root(ownership.root)
         authority = authority_files.read_authority(ownership.root)
         try:
-            prefix = _Prefix(authority)
+            prefix = _Prefix(authority, progress)
             prefix.run()
             _write_store(prefix, destination, durability, validated_filesystem)
         except OSError as error:
