@@ -1,5 +1,9 @@
 """Django settings of the tests. The server is found at run time: see ``tests/conftest.py``."""
 
+import importlib.util
+
+import django
+
 SECRET_KEY = "for tests only"
 USE_TZ = True
 TIME_ZONE = "Europe/Berlin"  # not UTC, so that a missing conversion shows
@@ -43,3 +47,11 @@ TEMPLATES = [
 ]
 # A hash that costs nothing: the tests log in often.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+# Django 5.2 has its tasks from a package.
+if django.VERSION >= (6, 0) or importlib.util.find_spec("django_tasks"):
+    TASKS = {
+        "default": {
+            "BACKEND": "django_belay.tasks_backend.BelayBackend",
+            "QUEUES": ["default", "mail", "work"],
+        }
+    }
