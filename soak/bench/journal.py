@@ -103,10 +103,8 @@ def bench_sync(parent: str, jobs: int) -> None:
     def work(thread: int) -> None:
         barrier.wait()
         for step in range(each):
-            with journal.lock:
-                item = life(thread * each + step, journal.state.next_order, 5)[0]
-                sequence = journal.submit([item])
-            journal.wait(sequence)
+            number = thread * each + step
+            journal.transact(lambda state, number=number: life(number, state.next_order, 5)[:1])  # type: ignore[misc]
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(64)]
     for thread in threads:
@@ -117,6 +115,20 @@ def bench_sync(parent: str, jobs: int) -> None:
     journal.close()
     print(
         f"sync, 64 appenders: {rate:,.0f}/s beside {single:,.0f}/s of one fsync a record: {rate / single:.1f}x (goal 20x)"
+    )
+
+    journal = new_store(parent, "sync-loop", durability="sync", writer="scribe")
+
+    def gathered() -> None:
+        for start in range(0, jobs, 64):
+            for number in range(start, start + 64):
+                sequence = journal.submit(life(number, journal.state.next_order, 5)[:1])
+            journal.wait(sequence)
+
+    rate = jobs / timed(gathered)
+    journal.close()
+    print(
+        f"  64 requests gathered by one loop, as the owner serves its socket: {rate:,.0f}/s: {rate / single:.1f}x"
     )
 
 

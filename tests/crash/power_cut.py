@@ -69,6 +69,8 @@ class Disk:
     def __init__(self, root: str) -> None:
         self.root = root
         self.top = _load(Path(root)) if os.path.isdir(root) else FolderNode()
+        # A directory that is renamed while it is open goes on reporting the path it was opened by.
+        self._moved: dict[str, str] = {}
 
     def feed(self, step: Step) -> None:
         if not step.path.startswith(self.root):
@@ -92,24 +94,16 @@ class Disk:
         elif step.action in ("rename", "replace"):
             target, new = self._locate(step.target)
             target.now[new] = parent.now.pop(name)
-            self._names_moved(step.path, step.target)
+            self._moved[step.path] = step.target
         else:
             del parent.now[name]
 
     def write_to(self, destination: Path, variant: Variant) -> None:
         _store(self.top, destination, variant)
 
-    def _names_moved(self, old: str, new: str) -> None:
-        self._aliases[old] = new
-
-    @property
-    def _aliases(self) -> dict[str, str]:
-        return self.__dict__.setdefault("aliases", {})
-
     def _real(self, path: str) -> str:
-        # A directory that was renamed while it was open still reports the old path.
-        for old, new in self._aliases.items():
-            if path.startswith(old + "/") or path == old:
+        for old, new in self._moved.items():
+            if path == old or path.startswith(old + "/"):
                 path = new + path[len(old) :]
         return path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -11,12 +12,14 @@ from typing import Any
 import pytest
 
 from django_belay.exceptions import JournalError, JournalFull, JournalLocked
+from django_belay.storage.journal.files import fail
 from django_belay.storage.journal.files.initialise import initialise
 from django_belay.storage.journal.files.journal import Journal, JournalOptions, open_journal
 from django_belay.storage.journal.files.pen import ScribePen
 from django_belay.storage.journal.format.event_v1 import Inserted, Started
 from django_belay.storage.journal.format.extension import Frame, Operation, encode_body
 from django_belay.storage.journal.format.manifest import INFINITY
+from tests.crash.power_cut import Recorder
 
 from .history import History, definition, view
 
@@ -144,3 +147,73 @@ def test_open_frame_is_aborted_before_anything_else(root: str) -> None:
         assert journal.state.tables == {"steps": {"1/a": {"value": 1}}}
     with own(root) as journal:
         assert journal.state.tables == {"steps": {"1/a": {"value": 1}}}
+
+
+def test_decisions_see_the_state_nobody_else_can_change_meanwhile(root: str) -> None:
+    with own(root) as journal:
+        barrier = threading.Barrier(4)
+
+        def work(number: int) -> None:
+            barrier.wait()
+            for step in range(40):
+                job = 1 + number * 1000 + step
+                journal.transact(lambda state, job=job: [insertion(state.next_order, job)])  # type: ignore[misc]
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    with own(root) as journal:
+        assert (journal.recovered.records, journal.state.next_order) == (160, 161)
+
+
+def test_failed_write_refuses_everything_afterwards_and_the_store_opens_again(root: str) -> None:
+    journal = own(root)
+    journal.append([insertion(1)])
+    with fail.arm(Recorder(OSError(errno.EIO, "injected"), 0)):
+        with pytest.raises(JournalError) as caught:
+            journal.append([insertion(2, 2)])
+        assert caught.value.refusal == "eio"
+    for call in (lambda: journal.append([insertion(3, 3)]), lambda: journal.wait(2), journal.tail.rotate):
+        with pytest.raises(JournalError) as caught:
+            call()
+        assert caught.value.refusal == "poisoned"
+    journal.close()
+    with own(root) as journal:
+        assert len(journal.state.jobs) == 1
+
+
+def test_waiting_threads_learn_that_the_write_failed(root: str) -> None:
+    journal = own(root)
+    entered, go = threading.Event(), threading.Event()
+
+    class Hold(Recorder):
+        def before(self, name: str) -> None:
+            entered.set()
+            go.wait()
+            raise OSError(errno.EIO, "injected")
+
+    seen: list[str] = []
+
+    def append(order: int) -> None:
+        try:
+            journal.append([insertion(order, order)])
+        except JournalError as error:
+            seen.append(error.refusal)
+
+    with fail.arm(Hold()):
+        first = threading.Thread(target=append, args=(1,))
+        first.start()
+        entered.wait()
+        others = []
+        for order in (2, 3):
+            others.append(threading.Thread(target=append, args=(order,)))
+            others[-1].start()
+            while len(journal._waiters) < order - 1:
+                continue  # until this thread waits, so that the orders come in turn
+        go.set()
+        for thread in (first, *others):
+            thread.join()
+    assert sorted(seen) == ["eio", "poisoned", "poisoned"]
+    journal.close()

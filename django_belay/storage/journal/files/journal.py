@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Literal, Self
+from typing import Literal, Self
 
 from django_belay.exceptions import JournalError, JournalLocked
 from django_belay.storage.journal.format.extension import Frame
@@ -31,8 +31,6 @@ from .pen import InlinePen, Pen, ScribePen
 from .reclaim import reclaim_predecessor
 from .recovery import Progress, ReadBudgets, Recovered, check_unchanged, recover, revalidate
 from .tail import ROTATION_TARGET_BYTES, Position, Run, Tail, create_successor
-
-MAX_BATCH_BYTES: Final = 8_388_608
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,29 +122,51 @@ class Journal:
 
     def wait(self, sequence: int) -> None:
         """Return once everything through ``sequence`` is durable (or written, by the durability)."""
-        while True:
+        while self._written_through < sequence:
             with self.lock:
-                if self._written_through >= sequence:
-                    return
-                if self.tail.poisoned:
-                    raise located(refuse("io", "poisoned"), path=self.path)
-                waiter = None if not self._writing else _Waiter(sequence)
-                if waiter is None:
-                    self._writing = True
-                    runs, self._runs = self._runs, []
-                    through = self.tail.planned.next_sequence - 1
-                else:
-                    self._waiters.append(waiter)
-            if waiter is None:
-                self._write(runs, through)
-            elif waiter.block():
+                turn = self._enlist(sequence)
+            if self._take_turn(turn):
                 return
 
     def append(self, items: Sequence[Payload]) -> int:
         """Submit and wait."""
-        sequence = self.submit(items)
-        self.wait(sequence)
+        return self.transact(lambda state: items)
+
+    def transact(self, decide: Callable[[StoreState], Sequence[Payload]]) -> int:
+        """Decide on records, submit them and wait; the last one's sequence.
+
+        ``decide`` sees the state under the owner's lock, so that nothing comes between what
+        it saw and what it says; it must be quick and must not wait for anything. The lock is
+        taken once: with many appenders, waiting for it is most of what an append costs.
+        """
+        with self.lock:
+            sequence = self.submit(decide(self.state))
+            turn = self._enlist(sequence)
+        if not self._take_turn(turn):
+            self.wait(sequence)
         return sequence
+
+    def _enlist(self, sequence: int) -> _Batch | _Waiter | None:
+        """Under the lock: a batch to write, a place among those who wait, or None when it is done."""
+        if self._written_through >= sequence:
+            return None
+        if self.tail.poisoned:
+            raise located(refuse("io", "poisoned"), path=self.path)
+        if self._writing:
+            waiter = _Waiter(sequence)
+            self._waiters.append(waiter)
+            return waiter
+        self._writing = True
+        runs, self._runs = self._runs, []
+        return _Batch(runs, self.tail.planned.next_sequence - 1)
+
+    def _take_turn(self, turn: _Batch | _Waiter | None) -> bool:
+        """Outside the lock: write the batch or sleep; True when the sequence is surely durable."""
+        if isinstance(turn, _Waiter):
+            return turn.block()
+        if turn is not None:
+            self._write(turn.runs, turn.through)
+        return True
 
     def flush(self) -> None:
         """Wait for everything submitted so far."""
@@ -263,6 +283,14 @@ class Journal:
                 waiter.wake(done=False)
             for waiter in served:
                 waiter.wake(done=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What one thread writes for all that planned before it."""
+
+    runs: list[Run]
+    through: int
 
 
 class _Waiter:

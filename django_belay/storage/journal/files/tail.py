@@ -34,7 +34,6 @@ from .pen import Pen
 from .scribe import PAGE_BYTES
 
 ROTATION_TARGET_BYTES: Final = 67_108_864
-MIN_ROTATION_TARGET: Final = 16_777_352
 
 
 class Position(NamedTuple):
@@ -113,7 +112,7 @@ class Tail:
         self._segments = segments
         self._store_id = store_id
         self._crc = crc
-        self._target = target
+        self._target = min(target, MAX_SEALED_BYTES)
         self._sync = sync
         self.file = self._open_segment(position.segment_id)
         self._open = True
