@@ -21,6 +21,8 @@ from django_belay.storage.postgres.session import atomically
 
 #: Rows of one insert; more gain nothing and hold more memory.
 CHUNK = 5_000
+#: Of a unique key: an index entry holds 2,704 bytes, and a window adds its number.
+MAX_KEY_BYTES = 2_000
 
 
 Decode = Callable[[dict[str, Any]], Mapping[str, Any]]
@@ -92,6 +94,11 @@ class RowMaker:
                 )
         if key is not None:
             check_json(key, path=name)
+            if name == "unique" and (size := len(key.encode())) > MAX_KEY_BYTES:
+                raise InvalidInput(
+                    f"has {size:,} bytes as UTF-8; {MAX_KEY_BYTES:,} are allowed: give a hash of it",
+                    path=name,
+                )
         return key
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_belay import _enqueue, conf
 from django_belay._options import OF_THE_CODE, OF_THE_ROW, check_name, merge
@@ -237,12 +238,14 @@ def _mapping(values: object, index: int) -> Mapping[str, Any]:
 
 def _open_alias() -> str:
     """The database whose transaction to wait for: the default one unless only another is open."""
-    opened = [alias for alias in connections if _is_open(alias)]
+    opened = [one.alias for one in connections.all(initialized_only=True) if _is_open(one)]
     return opened[0] if len(opened) == 1 else DEFAULT_DB_ALIAS
 
 
-def _is_open(alias: str) -> bool:
-    return DjangoSession(alias).is_in_callers_transaction()
+def _is_open(connection: BaseDatabaseWrapper) -> bool:
+    """Asks no database: one that this thread has not used may be away, or closed to a test."""
+    is_used = connection.in_atomic_block or connection.connection is not None
+    return is_used and DjangoSession(connection.alias).is_in_callers_transaction()
 
 
 def _restore(kind: str, options: JobOptions | None) -> JobFunction[..., Any]:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from django.db import connection, connections, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_belay import _enqueue, client, db
+from django_belay import Unique, _enqueue, client, db
 from django_belay.contract.encryption import decrypt
 from django_belay.deferred import Deferred
 from django_belay.exceptions import (
@@ -121,6 +122,21 @@ def test_enqueue_on_commit_checks_at_the_call_and_forgets_after_a_rollback() -> 
     assert not deferred.is_done
     assert not Job.objects.exists()
     assert jobs.echo.enqueue_on_commit(2).get().job.input == {"value": 2}
+
+
+@committed
+def test_enqueue_on_commit_asks_no_database_that_is_not_in_use() -> None:
+    """A replica that is away, or an alias that a test may not touch."""
+    connections.settings["belay_away"] = {**connections.settings["default"], "HOST": "/nowhere"}
+    try:
+        with transaction.atomic():
+            deferred = jobs.echo.enqueue_on_commit(1)
+            assert not deferred.is_done
+        assert deferred.get().refresh().state == "ready"
+    finally:
+        del connections.settings["belay_away"]
+        if hasattr(connections._connections, "belay_away"):
+            del connections["belay_away"]
 
 
 @pytest.fixture
@@ -276,6 +292,19 @@ def test_what_cannot_be_stored_is_refused_with_its_path(value: Any, path: str) -
     with pytest.raises(InvalidInput, match=path):
         jobs.echo.enqueue(value)
     assert not Job.objects.exists()
+
+
+@in_a_test
+@pytest.mark.parametrize("unique", [lambda key: key, lambda key: Unique(key, within=timedelta(days=1))])
+def test_a_unique_key_fits_into_its_index(unique: Callable[[str], Any]) -> None:
+    """Random text: what repeats itself would be compressed."""
+    random = Random(7)
+    key = "".join(chr(random.randrange(0x4E00, 0x9FFF)) for _ in range(666))
+    assert jobs.echo.using(unique=unique(key)).enqueue(1).state == "ready"
+    with pytest.raises(InvalidInput, match="2,000"):
+        jobs.echo.using(unique=unique(key + "√")).enqueue(1)
+    with pytest.raises(InvalidInput, match="2,000"):
+        client.enqueue_job("No.Such", unique=unique(key + "√"))
 
 
 @in_a_test
