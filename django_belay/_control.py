@@ -24,6 +24,8 @@ from django_belay.storage.base import Controlled
 T = TypeVar("T")
 
 MAX_TEXT = 1_000
+#: Of a scope and of a signal's name: both stand in one index entry, which holds 2,704 bytes.
+MAX_KEY_BYTES = 1_000
 
 
 def get_row(job_id: int) -> Job:
@@ -42,7 +44,10 @@ def get_steps(job_id: int) -> list[Step]:
 
 def get_events(job_id: int, *, after: int = 0, limit: int = 1000) -> list[Event]:
     """The event stream from the entry after ``after`` on."""
-    return storage_for_client().storage.list_events(check_id(job_id), after=after, limit=limit)
+    check_id(job_id)
+    check_number("after", after, least=-(2**63), most=2**63 - 1)
+    check_number("limit", limit, least=0, most=2**31 - 1)
+    return storage_for_client().storage.list_events(job_id, after=after, limit=limit)
 
 
 def cancel(
@@ -123,8 +128,8 @@ def steer(job_id: int, payload: JSON, *, join: bool = False) -> list[int] | Defe
 
 
 def _deliver(target: int | str, name: str, payload: JSON, *, join: bool) -> list[int] | Deferred[list[int]]:
-    scope = check_text("scope", target) if isinstance(target, str) else job_scope(check_id(target))
-    if not scope or not check_text("name", name):
+    scope = check_key("scope", target) if isinstance(target, str) else job_scope(check_id(target))
+    if not scope or not check_key("name", name):
         raise InvalidInput("is empty", path="name" if scope else "scope")
     _check_payload(payload)
     found = storage_for_client()
@@ -181,6 +186,21 @@ def check_text(what: str, value: str) -> str:
     if len(value) > MAX_TEXT:
         raise InvalidInput(f"has {len(value):,} characters; {MAX_TEXT:,} are allowed", path=what)
     dump_jsonb(value, path=what)
+    return value
+
+
+def check_key(what: str, value: str) -> str:
+    """A text that fits into an index."""
+    check_text(what, value)
+    if (size := len(value.encode())) > MAX_KEY_BYTES:
+        raise InvalidInput(f"has {size:,} bytes as UTF-8; {MAX_KEY_BYTES:,} are allowed", path=what)
+    return value
+
+
+def check_number(what: str, value: int, *, least: int, most: int) -> int:
+    """A whole number in a range: one that the server refused would spoil the caller's transaction."""
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidInput(f"is {value!r:.60}; give a whole number from {least:,} to {most:,}", path=what)
     return value
 
 

@@ -14,7 +14,18 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from django_belay import _enqueue, conf
-from django_belay._control import cancel, get_events, get_row, get_steps, retry, signal, steer
+from django_belay._control import (
+    cancel,
+    check_id,
+    check_number,
+    check_text,
+    get_events,
+    get_row,
+    get_steps,
+    retry,
+    signal,
+    steer,
+)
 from django_belay._options import OF_THE_ROW, check_name, merge
 from django_belay._waiting import aawait_result, await_result
 from django_belay.contract.job import JSON
@@ -125,12 +136,26 @@ def list_jobs(
     before_id: int | None = None,
     limit: int = 100,
 ) -> list[JobHandle]:
-    """Jobs for which every given part holds, newest first; ``before_id`` goes on below an id."""
-    unknown = sorted(set(states or ()) - set(STATES))
+    """Jobs for which every given part holds, newest first; ``before_id`` goes on below an id.
+
+    Raises:
+        InvalidInput: A part is of another type, or nothing that a row could hold.
+    """
+    unknown = [state for state in states or () if state not in STATES]
     if unknown:
         raise InvalidInput(
             f"has no {', '.join(map(repr, unknown))}; known: {', '.join(STATES)}", path="states"
         )
+    for what, text in (("queue", queue), ("kind", kind), ("workflow_id", workflow_id)):
+        if text is not None:
+            check_text(what, text)
+    for job_id in (*(ids or ()), *(() if parent_id is None else (parent_id,))):
+        check_id(job_id)
+    if before_id is not None:
+        check_number("before_id", before_id, least=0, most=2**63 - 1)
+    if since is not None and not isinstance(since, datetime):
+        raise InvalidInput(f"is a {type(since).__name__}; give a datetime", path="since")
+    check_number("limit", limit, least=-(2**63), most=2**63 - 1)
     wanted = JobFilter(
         ids=ids, states=states, queue=queue, kind=kind, workflow_id=workflow_id,
         parent_id=parent_id, since=since, before_id=before_id,

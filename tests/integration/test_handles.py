@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import pytest
@@ -143,11 +144,46 @@ def test_steps_and_events_come_decoded() -> None:
 @pytest.mark.parametrize(
     ("name", "payload", "path"),
     [("go", "\0", "payload"), ("go", float("nan"), "payload"), ("", 1, "name"), ("$children", 1, "name"),
-     ("a\0", 1, "name"), ("x" * 1001, 1, "name"), (3, 1, "name")],
+     ("a\0", 1, "name"), ("x" * 1001, 1, "name"), ("√" * 334, 1, "name"), (3, 1, "name")],
 )  # fmt: skip
 def test_a_signal_that_cannot_be_stored_is_refused(name: Any, payload: Any, path: str) -> None:
     with pytest.raises(InvalidInput, match=path):
         jobs.echo.enqueue(1).signal(name, payload)
+
+
+def test_a_scope_and_name_at_their_bounds_fit_into_the_index() -> None:
+    """Random text: what repeats itself would be compressed."""
+    random = Random(7)
+    scope, name = ("".join(chr(random.randrange(0x4E00, 0x9FFF)) for _ in range(333)) for _ in "sn")
+    assert client.signal(scope, name, 1) == []
+    with pytest.raises(InvalidInput, match="scope"):
+        client.signal(scope + "√", name, 1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda job: job.events(after=2**63),
+        lambda job: job.events(after=True),
+        lambda job: job.events(limit=-1),
+        lambda job: job.events(limit=2**31),
+        lambda job: client.list_jobs(ids=[job.id, 2**63]),
+        lambda job: client.list_jobs(ids=["1"]),  # type: ignore[list-item]
+        lambda job: client.list_jobs(parent_id=2**63),
+        lambda job: client.list_jobs(before_id=2**63),
+        lambda job: client.list_jobs(since=timedelta(1)),  # type: ignore[arg-type]
+        lambda job: client.list_jobs(limit="5"),  # type: ignore[arg-type]
+        lambda job: client.list_jobs(states=[[]]),  # type: ignore[list-item]
+        lambda job: client.list_jobs(queue="a\0"),
+        lambda job: client.list_jobs(kind="\ud800"),
+        lambda job: client.list_jobs(workflow_id=7),  # type: ignore[arg-type]
+    ],
+)
+def test_a_read_that_cannot_be_asked_leaves_the_transaction_usable(call: Any) -> None:
+    job = jobs.echo.enqueue(1)
+    with pytest.raises(InvalidInput):
+        call(job)
+    assert job.refresh().state == "ready"
 
 
 def test_a_signals_ceiling_is_named() -> None:
