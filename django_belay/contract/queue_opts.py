@@ -172,7 +172,7 @@ class _Reader:
         return self.whole(("rate", key), values[key], least=least, most=most)
 
     def _resource(self, value: object) -> str | None:
-        if value is None or (isinstance(value, str) and value and "\0" not in value):
+        if value is None or (isinstance(value, str) and _is_storable(value)):
             return value
         self.refuse(("rate", "resource"), f"is {_shown(value)}", "Give a text that is not empty.")
         return None
@@ -181,10 +181,15 @@ class _Reader:
         match value:
             case None:
                 return None
-            case ("input" | "meta" as column, str(key)) if key and "\0" not in key:
+            case ("input" | "meta" as column, str(key)) if _is_storable(key):
                 return Partition(column=column, key=key)
         self.refuse(("partition",), f"is {_shown(value)}", 'Give ["input", key] or ["meta", key].')
         return None
+
+
+def _is_storable(text: str) -> bool:
+    """Not empty, and neither a NUL nor a lone surrogate in it."""
+    return bool(text) and "\0" not in text and text == text.encode("utf-8", "replace").decode()
 
 
 def _whole_seconds(value: object) -> object:
