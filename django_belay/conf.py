@@ -198,6 +198,8 @@ def worker_options() -> WorkerOptions:
         ack_retry_s=found.ack_retry,
         retention=found.retention,
         signal_ttl=timedelta(seconds=found.signal_ttl),
+        max_input_bytes=found.max_input_bytes,
+        max_depth=found.max_depth,
         max_step_bytes=found.max_step_bytes,
         max_signal_bytes=found.max_signal_bytes,
         max_attempts=found.max_attempts,
@@ -236,7 +238,10 @@ def _middleware(path: str) -> Middleware:
 
 
 def _queue_options(queue: QueueSettings) -> QueueOptions:
-    return QueueOptions(limit=queue.limit[1], limits=queue.limits, paused=queue.paused)
+    least, most = queue.limit
+    return QueueOptions(
+        limit=most, min_limit=least if least < most else None, limits=queue.limits, paused=queue.paused
+    )
 
 
 # -- reading ---------------------------------------------------------------------

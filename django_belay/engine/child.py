@@ -16,12 +16,14 @@ from django_belay.engine.leases import LeaseBook
 from django_belay.engine.loop import Loop
 from django_belay.engine.producer import Producer
 from django_belay.engine.protocol import Channel, ChannelClosed, Message
+from django_belay.engine.queue_table import rows_from_json
 from django_belay.engine.runner import Runner
 from django_belay.engine.services import Services
 from django_belay.engine.slots import Slots
 from django_belay.engine.telemetry import lease_log, worker_log
 from django_belay.engine.watch import Watch
 from django_belay.exceptions import LeaseLost, Shutdown, Unavailable
+from django_belay.storage.base import QueueRow
 
 STATUS_S = 1.0
 # What user code gets to run its finally blocks after the grace, before its jobs are handed back.
@@ -78,6 +80,8 @@ class Child:
         self._once = once
         self._is_orphan = threading.Lock()
         self._status_at = 0.0
+        self._applying = threading.Lock()
+        self._knows_queues = False
         self.incarnation = incarnation
 
         self.slots = Slots()
@@ -142,6 +146,9 @@ class Child:
     def _claim_turn(self) -> None:
         if self._stop.is_set():
             return
+        if not self._knows_queues:
+            # A limit or a pause that stands in a row holds from the first claim on.
+            self._apply_queues(self._services.storage.list_queues(), is_told=False)
         self.producer.turn()
         if self._once:
             self.leave(None)
@@ -150,6 +157,15 @@ class Child:
         if now - self._status_at >= STATUS_S or self.producer.is_idle:
             self._status_at = now
             self._send_status()
+
+    def _apply_queues(self, rows: Sequence[QueueRow], *, is_told: bool) -> None:
+        """Take rows up; what the supervisor sends is never older than what was read here before."""
+        with self._applying:
+            if not is_told and self._knows_queues:
+                return
+            self._knows_queues = True
+            if self._services.queues.apply(rows):
+                self.slots.poke()
 
     def _send_status(self) -> None:
         stuck = self.watch.stuck
@@ -187,15 +203,17 @@ class Child:
     def _handle(self, message: Message) -> None:
         match message:
             case {"t": "poke", "q": queues}:
-                if any(queue in self._options.queues for queue in queues):
+                if any(queue in self._services.queues.served for queue in queues):
                     self.slots.poke()
             case {"t": "poke"}:
                 self.slots.poke()
             case {"t": "lost", "j": pairs}:
                 for job_id, leased_by in pairs:
                     self.executor.interrupt(job_id, leased_by, LeaseLost)
-            case {"t": "pause", "q": queues}:
-                self.producer.pause(queues)
+            case {"t": "queues", "q": rows}:
+                self._apply_queues(rows_from_json(rows), is_told=True)
+            case {"t": "hold", "on": is_on}:
+                self.producer.hold(is_on)
             case {"t": "drain"}:
                 self.stop(None)
             case {"t": "stop", "grace": grace_s}:

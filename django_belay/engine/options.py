@@ -29,24 +29,29 @@ DEFAULT_RETENTION: Mapping[State, timedelta | None] = {
 class QueueOptions:
     """One queue a worker serves.
 
-    ``limit`` caps its running jobs in one process; ``limits`` is what the whole fleet
-    shares (§6). A paused queue is not asked.
+    ``limit`` caps its running jobs in one process, from ``min_limit`` on where the limit
+    follows the work; ``limits`` is what the whole fleet shares (§6). A paused queue is not
+    asked. The limit of a fixed one is the command line's: no row changes it.
     """
 
     limit: int = 10
+    min_limit: int | None = None
     limits: Limits = field(default_factory=Limits)
     paused: bool = False
+    is_fixed: bool = False
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class WorkerOptions:
     """A worker's settings, validated by whoever builds them. ``_s`` fields are seconds.
 
-    ``concurrency`` caps the threads of one process over all queues. ``backoff`` is what
-    a job without its own gets; ``None`` is retry policy v1.
+    ``concurrency`` caps the jobs that run in one process over all queues. ``backoff`` is what
+    a job without its own gets; ``None`` is retry policy v1. With ``serves_rows`` the
+    queues that only rows of ``belay_queues`` name are served, too.
     """
 
     queues: Mapping[str, QueueOptions] = field(default_factory=lambda: {"default": QueueOptions()})
+    serves_rows: bool = True
     concurrency: int = 100
     processes: int = 1
     lease_ttl: timedelta = timedelta(seconds=30)
@@ -59,6 +64,8 @@ class WorkerOptions:
     ack_retry_s: float = 900.0
     retention: Mapping[State, timedelta | None] = field(default_factory=lambda: dict(DEFAULT_RETENTION))
     signal_ttl: timedelta = timedelta(days=7)
+    max_input_bytes: int = 262_144
+    max_depth: int = 32
     max_step_bytes: int = 1_048_576
     max_signal_bytes: int = 262_144
     max_attempts: int = 20
@@ -82,5 +89,7 @@ class WorkerOptions:
         queues = {}
         for name, limit in chosen.items():
             known = self.queues.get(name, QueueOptions())
-            queues[name] = known if limit is None else replace(known, limit=limit)
-        return replace(self, queues=queues)
+            queues[name] = (
+                known if limit is None else replace(known, limit=limit, min_limit=None, is_fixed=True)
+            )
+        return replace(self, queues=queues, serves_rows=False)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from django_belay.contract.job import Job, Lease
 from django_belay.engine.acks import Acknowledger
+from django_belay.engine.adaptive import AdaptiveLimits
 from django_belay.engine.executor import Executor
 from django_belay.engine.fairness import rooms_of, rotate, share_slots
 from django_belay.engine.leases import LeaseBook
+from django_belay.engine.options import QueueOptions
 from django_belay.engine.patience import Patience, spread
 from django_belay.engine.run import Run
 from django_belay.engine.runner import Runner, unreadable
@@ -53,21 +56,23 @@ class Producer:
         self._slots = slots
         self._watch = watch
         self._incarnation = incarnation
-        self._queues = services.options.queues
-        self._limits = {name: queue.limit for name, queue in self._queues.items()}
-        self._paused: frozenset[str] = frozenset()
+        self._queues: Mapping[str, QueueOptions] = {}  # of this round
+        self._limits: Mapping[str, int] = {}
+        self._rooms: Mapping[str, int] = {}
+        self._adaptive = AdaptiveLimits()
         self._misses: dict[str, int] = {}
         self._refused_until: dict[str, float] = {}
         self._rounds = 0
         self._outage = Patience(0.1, 5.0)
         self._idle = Patience(services.options.busy_poll_s, services.options.idle_poll_s)
         self._is_down = False
+        self._is_held = False
         self.is_idle = False
         self.claimed = 0
 
-    def pause(self, queues: Collection[str]) -> None:
-        """The queues that are paused at run time, all of them."""
-        self._paused = frozenset(queues)
+    def hold(self, is_on: bool) -> None:
+        """Stop claims from all queues in this process, or let them go on."""
+        self._is_held = is_on
         self._slots.poke()
 
     def turn(self) -> None:
@@ -91,13 +96,15 @@ class Producer:
     def _free(self) -> int:
         """Free slots; none while results pile up faster than they are written."""
         concurrency = self._services.options.concurrency
-        if self._acks.pending >= 4 * concurrency + 400:
+        if self._is_held or self._acks.pending >= 4 * concurrency + 400:
             return 0
         return concurrency - self._slots.total
 
     def _round(self, free: int) -> tuple[int, int]:
         """Claim and start; how many were claimed and how many were asked for."""
         self._rounds += 1
+        self._queues = self._services.queues.served
+        self._limits = self._adaptive.of(self._queues)
         shares = self._shares(free)
         limited = [queue for queue in shares if self._queues[queue].limits.is_limited]
         demands = [Demand(queue=queue, take=take) for queue, take in shares.items() if queue not in limited]
@@ -113,34 +120,44 @@ class Producer:
         for queue in answer.claimable:
             jobs = self._ask_limited(round_, Demand(queue=queue, take=shares[queue]), now)
             claimed += self._take(jobs, now)
-        self._note_misses(shares, claimed)
+        self._learn(shares, claimed, claimable=answer.claimable)
         return len(claimed), sum(shares.values())
 
     def _shares(self, free: int) -> dict[str, int]:
         now = time.monotonic()
+        paused = self._services.queues.paused
         order = [
             queue
             for queue in rotate(list(self._queues), self._rounds)
-            if not self._queues[queue].paused
-            and queue not in self._paused
-            and self._refused_until.get(queue, 0.0) <= now
+            if queue not in paused and self._refused_until.get(queue, 0.0) <= now
         ]
         quiet = {queue for queue in order if self._misses.get(queue, 0) >= QUIET_AFTER}
-        return share_slots(free, rooms_of(self._limits, self._slots.running, order), quiet=quiet)
+        rooms = rooms_of(self._limits, self._slots.running, order)
+        self._rooms = dict(rooms)
+        return share_slots(free, rooms, quiet=quiet)
 
     def _ask_limited(self, round_: ClaimRound, demand: Demand, now: datetime) -> list[Job]:
         queue = self._queues[demand.queue]
         jobs = self._services.storage.claim_limited(
-            round_, demand=demand, limits=queue.limits, local_limit=queue.limit, now=now
+            round_, demand=demand, limits=queue.limits, local_limit=self._limits[demand.queue], now=now
         )
         if not jobs:
             self._refused_until[demand.queue] = time.monotonic() + REFUSED_PAUSE_S
         return jobs
 
-    def _note_misses(self, shares: dict[str, int], claimed: Sequence[Job]) -> None:
-        served = {job.queue for job in claimed}
-        for queue in shares:
-            self._misses[queue] = 0 if queue in served else self._misses.get(queue, 0) + 1
+    def _learn(self, shares: dict[str, int], claimed: Sequence[Job], *, claimable: Sequence[str]) -> None:
+        """Remember which queues had work: empty ones are asked for less, adaptive limits follow."""
+        got = Counter(job.queue for job in claimed)
+        for queue, asked in shares.items():
+            self._misses[queue] = 0 if got[queue] else self._misses.get(queue, 0) + 1
+            self._adaptive.note_round(
+                queue,
+                self._queues[queue],
+                room=self._rooms.get(queue, 0),
+                asked=asked,
+                got=got[queue],
+                is_idle=not got[queue] and queue not in claimable,
+            )
 
     # -- starting ------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ child to supervisor
 supervisor to child
 ``poke``     ``q``: queues that may have work
 ``lost``     ``j``: pairs whose lease is surely gone
-``pause``    ``q``: all queues that are paused at run time
+``queues``   ``q``: the rows of ``belay_queues``, all of them: ``[name, opts, paused]``
+``hold``     ``on``: whether this worker's claims stop until it is told otherwise
 ``drain``    claim no more, finish what runs, end
 ``stop``     the same within the grace, then hand back
 ===========  ===================================================================

@@ -11,6 +11,7 @@ from django_belay.engine.clock import Clock
 from django_belay.engine.gate import WriteGate
 from django_belay.engine.options import WorkerOptions
 from django_belay.engine.patience import Patience
+from django_belay.engine.queue_table import QueueTable
 from django_belay.engine.run import Run
 from django_belay.engine.telemetry import Hooks
 from django_belay.exceptions import Unavailable
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class Services:
-    """Storage, clock, options and hooks of one process, and the gate its runs write through."""
+    """Storage, clock, options, hooks and queues of one process, and the gate its runs write through."""
 
     storage: Storage
     clock: Clock
@@ -30,6 +31,11 @@ class Services:
     options: WorkerOptions = field(default_factory=WorkerOptions)
     hooks: Hooks = field(default_factory=Hooks)
     gate: WriteGate = field(default_factory=WriteGate)
+    queues: QueueTable = field(default=None)  # type: ignore[assignment]  # made from the options
+
+    def __post_init__(self) -> None:
+        if self.queues is None:
+            object.__setattr__(self, "queues", QueueTable(self.options))
 
 
 def persist(run: Run, operation: Callable[[], T], *, for_s: float) -> T:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,7 @@ from django_belay.contract.notification import Poke
 from django_belay.engine.family import CannotStart, Family, Member, Spawn
 from django_belay.engine.loop import Loop
 from django_belay.engine.protocol import ChannelClosed, Message
+from django_belay.engine.queue_table import rows_to_json
 from django_belay.engine.renewal import HeldLeases, Renewer
 from django_belay.engine.services import Services
 from django_belay.engine.sources import Sources
@@ -61,7 +63,9 @@ class Supervisor:
         self._plan = plan
         self._family = Family(spawn, services.options.processes)
         self._held = HeldLeases()
-        self._paused: list[str] = []
+        self._rows: list[list[Any]] | None = None
+        self._is_held = False
+        self._held_before = False
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_out.setblocking(False)
@@ -169,6 +173,7 @@ class Supervisor:
                 self._begin_stop()
 
     def _keep_up(self) -> None:
+        self._pass_on_hold()
         if self._plan.once:
             self._start_once()
         else:
@@ -250,7 +255,9 @@ class Supervisor:
             return False
         storage, now = self._services.storage, self._services.clock.now()
         try:
-            served = [one for one in storage.queue_stats(now=now) if one.queue in self._options.queues]
+            served = [
+                one for one in storage.queue_stats(now=now) if one.queue in self._services.queues.served
+            ]
             if any(one.ready or one.running for one in served):
                 return False
             return not storage.has_retry_ahead([one.queue for one in served if one.scheduled], now=now)
@@ -297,8 +304,10 @@ class Supervisor:
         worker_log.info("%s is ready", member)
         member.incarnation = incarnation
         member.born_at = member.claimed_at = self._services.clock.now()
-        if self._paused:
-            member.tell({"t": "pause", "q": self._paused})
+        if self._rows is not None:
+            member.tell({"t": "queues", "q": self._rows})
+        if self._is_held:
+            member.tell({"t": "hold", "on": True})
         if self._is_stopping():
             member.tell({"t": "stop", "grace": self._options.shutdown_grace_s})
             return
@@ -330,11 +339,13 @@ class Supervisor:
             self._tell_all({"t": "poke", "q": queues})
 
     def _sync(self) -> None:
-        """Pass on which queues operators have paused."""
-        paused = sorted(row.name for row in self._services.storage.list_queues() if row.paused)
-        if paused != self._paused:
-            self._paused = paused
-            self._tell_all({"t": "pause", "q": paused})
+        """Pass on what operators have put, deleted, paused or resumed (§3)."""
+        found = self._services.storage.list_queues()
+        self._services.queues.apply(found)
+        rows = rows_to_json(found)
+        if rows != self._rows:
+            self._rows = rows
+            self._tell_all({"t": "queues", "q": rows})
 
     def _beat(self) -> None:
         for member in list(self._family.members):
@@ -348,7 +359,7 @@ class Supervisor:
         facts: dict[str, Any] = {
             "pid": member.process.pid,
             "state": member.state,
-            "queues": {name: queue.limit for name, queue in self._options.queues.items()},
+            "queues": {name: queue.limit for name, queue in self._services.queues.served.items()},
             **counts,
         }
         now = self._services.clock.now()
@@ -376,6 +387,21 @@ class Supervisor:
             return
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        for name, is_held in (("SIGUSR1", True), ("SIGUSR2", False)):
+            if hasattr(signal, name):  # Windows has neither
+                signal.signal(getattr(signal, name), partial(self._on_hold, is_held))
+
+    def _on_hold(self, is_held: bool, _number: int, _frame: FrameType | None) -> None:
+        # A handler takes no lock; the main loop tells the children.
+        self._is_held = is_held
+        self._poke_self()
+
+    def _pass_on_hold(self) -> None:
+        if self._is_held == self._held_before:
+            return
+        self._held_before = self._is_held
+        worker_log.info("claims %s", "stop until SIGUSR2" if self._is_held else "go on")
+        self._tell_all({"t": "hold", "on": self._is_held})
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._signals += 1

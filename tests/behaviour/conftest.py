@@ -14,12 +14,15 @@ import pytest
 from psycopg import sql
 
 from django_belay.contract.notification import PokePolicy
+from django_belay.engine.clock import SystemClock
 from django_belay.storage.base import Storage
 from django_belay.storage.postgres import schema
 from django_belay.storage.postgres.pool import PoolOptions, PoolSession
 from django_belay.storage.postgres.store import PostgresStore
 from django_belay.testing.clock import SimClock
 from django_belay.testing.postgres import PostgresServer
+from tests.behaviour.running import Workbench
+from tests.behaviour.supervised import MakeChild, Supervised
 
 DATABASE = "belay_behaviour"
 
@@ -33,6 +36,28 @@ def clock() -> SimClock:
 def store(request: pytest.FixtureRequest) -> Storage:
     """A storage with empty tables."""
     return request.getfixturevalue(f"{request.param}_store")
+
+
+# -- a worker's child ---------------------------------------------------------------
+
+
+@pytest.fixture
+def make_child(store: Storage) -> Iterator[MakeChild]:
+    """Makes children whose kind ``k`` is the given function; keywords are worker options."""
+    made: list[Supervised] = []
+
+    def make(
+        function: Callable[..., Any], definition: dict[str, Any] | None = None, **options: Any
+    ) -> Supervised:
+        clock: Any = SystemClock()
+        bench = Workbench(store, clock, **{"busy_poll_s": 0.01, "idle_poll_s": 0.05, **options})
+        bench.define(function, **definition or {})
+        made.append(Supervised(bench))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
 
 
 # -- PostgreSQL -------------------------------------------------------------------

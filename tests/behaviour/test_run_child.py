@@ -2,92 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
-
-import pytest
 
 from django_belay.contract.admission import Limits
 from django_belay.contract.job import NewJob
-from django_belay.engine.child import Child
-from django_belay.engine.clock import SystemClock
 from django_belay.engine.options import QueueOptions
-from django_belay.engine.protocol import Channel, Message
 from django_belay.exceptions import LeaseLost
-from django_belay.storage.base import Storage
-from tests.behaviour.running import Workbench
-
-DEADLINE_S = 20.0
-
-
-class Supervised:
-    """A child in a thread and the supervisor's end of its channel."""
-
-    def __init__(self, bench: Workbench) -> None:
-        ours, theirs = socket.socketpair()
-        self.bench = bench
-        self.channel = Channel(ours)
-        self.messages: list[Message] = []
-        self.child = Child(bench.services, Channel(theirs), incarnation="bench:1")
-        self._threads = [
-            threading.Thread(target=self.child.run, daemon=True),
-            threading.Thread(target=self._read, daemon=True),
-        ]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def _read(self) -> None:
-        try:
-            while True:
-                self.messages += self.channel.receive()
-        except Exception:
-            return
-
-    def stop(self) -> None:
-        self.channel.send({"t": "stop", "grace": 0.2})
-        self._threads[0].join(DEADLINE_S)
-        assert not self._threads[0].is_alive()
-        self.channel.close()
-
-    def add(self, queue: str = "default", **fields: Any) -> int:
-        job = NewJob(kind="k", queue=queue, **fields)
-        [inserted] = self.bench.storage.insert_jobs([job], now=self.bench.clock.now())
-        return inserted.job_id
-
-    def state(self, job_id: int) -> str:
-        return self.bench.storage.get_job(job_id).state
-
-
-def eventually(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + DEADLINE_S
-    while not (answer := condition()):
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.01)  # polls other threads and the storage
-    return answer
-
-
-MakeChild = Callable[..., Supervised]
-
-
-@pytest.fixture
-def make_child(store: Storage) -> Iterator[MakeChild]:
-    made: list[Supervised] = []
-
-    def make(function: Callable[..., Any], **options: Any) -> Supervised:
-        clock: Any = SystemClock()
-        bench = Workbench(store, clock, **{"busy_poll_s": 0.01, "idle_poll_s": 0.05, **options})
-        bench.define(function)
-        made.append(Supervised(bench))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.stop()
+from tests.behaviour.supervised import DEADLINE_S, MakeChild, eventually
 
 
 def test_leases_are_published_before_user_code_and_let_go_after_the_ack(make_child: MakeChild) -> None:
@@ -160,12 +83,12 @@ def test_a_local_limit_holds_and_starves_no_other_queue(make_child: MakeChild) -
 def test_a_paused_queue_is_not_claimed_until_it_goes_on(make_child: MakeChild) -> None:
     child = make_child(lambda: None, queues={"default": QueueOptions(), "other": QueueOptions()})
     child.start()
-    child.channel.send({"t": "pause", "q": ["default"]})
-    eventually(lambda: child.child.producer._paused)
+    child.channel.send({"t": "queues", "q": [["default", {}, True]]})
+    eventually(lambda: child.bench.services.queues.paused)
     paused, other = child.add(), child.add("other")
     eventually(lambda: child.state(other) == "succeeded")
     assert child.state(paused) == "ready"
-    child.channel.send({"t": "pause", "q": []})
+    child.channel.send({"t": "queues", "q": []})
     eventually(lambda: child.state(paused) == "succeeded")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_belay import conf, db, schedules
+from django_belay.engine.queue_table import QueueTable
 from django_belay.engine.services import Services
 from django_belay.engine.spawn import spawn
 from django_belay.engine.supervisor import Supervisor, WorkPlan
@@ -21,7 +22,7 @@ MIB = 1024 * 1024
 class Command(BaseCommand):
     help = (
         "Runs jobs. SIGTERM stops claiming, lets running jobs finish within SHUTDOWN_GRACE and hands the "
-        "rest back; a second signal ends at once."
+        "rest back; a second signal ends at once. SIGUSR1 stops claims in this worker, SIGUSR2 lets them go on."
     )
     requires_system_checks = ["belay"]
 
@@ -78,12 +79,14 @@ class Command(BaseCommand):
 
 def supervise(overrides: Overrides, plan: WorkPlan) -> int:
     """Run a supervisor to its end; the exit code."""
+    options = overrides.apply(conf.worker_options())
     storage = db.storage_for_worker(pool_size=6, application_name="belay-supervisor")
     services = Services(
         storage=storage,
         clock=conf.clock(),
         registry=registry,
-        options=overrides.apply(conf.worker_options()),
+        options=options,
+        queues=QueueTable(options, reports=True),
     )
     arguments = ("-m", "django_belay.management.child", overrides.dumps())
     try:
