@@ -31,6 +31,7 @@ from django_belay._tasks_compat import (
     task_started,
 )
 from django_belay._tasks_result import result_of
+from django_belay.apps import _has_tasks
 from django_belay.contract.encryption import is_encrypted
 from django_belay.contract.money import Budget
 from django_belay.contract.outcome import Cancelled
@@ -129,6 +130,34 @@ def test_tasks_are_found_by_autodiscovery_under_their_path() -> None:
     assert "tests.app.tasks.noop" in registry
     assert isinstance(tasks.noop, BelayTask)
     assert tasks.noop.module_path == "tests.app.tasks.noop"
+
+
+class OwnBackend(BelayBackend):
+    """A project's own, made from ours."""
+
+
+class Unrelated:
+    """No backend at all."""
+
+
+@pytest.mark.parametrize(
+    ("path", "is_ours"),
+    [
+        (BACKEND, True),
+        (f"{__name__}.OwnBackend", True),
+        (f"{__name__}.Unrelated", False),
+        ("nowhere.to.be.Found", False),
+        ("django.tasks.backends.dummy.DummyBackend", False),
+    ],
+)
+def test_tasks_are_looked_for_where_a_backend_is_ours(path: str, is_ours: bool) -> None:
+    with override_settings(TASKS={"default": {"BACKEND": path}}):
+        assert _has_tasks() is is_ours
+
+
+def test_without_the_setting_no_tasks_are_looked_for() -> None:
+    with override_settings(TASKS={}):
+        assert not _has_tasks()
 
 
 def test_a_task_can_be_called() -> None:
