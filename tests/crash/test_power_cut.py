@@ -312,3 +312,48 @@ def test_failing_system_calls_lose_nothing(base: str, scenario: Any, number: int
         assert missing == [], f"{count.points[at]}: acknowledged and gone"
         with open_journal(path, SYNC) as journal:
             journal.append([history.draw(journal.state)])
+
+
+def test_a_salvaged_store_is_whole_or_without_authority(base: str) -> None:
+    path, history = new_store(base, records=10)
+    with open_journal(path, SYNC) as journal:
+        compact(journal, now_ms=history.now, retention=INFINITY)
+        for _ in range(6):
+            journal.append([history.draw(journal.state)])
+    want = opened(path)
+    last = sorted(Path(path).glob("epochs/e-*/segments/*.tay"))[-1]
+    with last.open("ab") as file:
+        file.write(b"TAY\x00torn")
+    run = Run(base)
+    with fail.arm(run.recorder):
+        salvage(path, f"{base}/saved", durability="sync", validated_filesystem=True)
+    rename = 1 + [step.point for step in run.recorder.steps].index("salvage.current.rename")
+    for number in range(len(run.recorder.steps) + 1):
+        if number:
+            run.disk.feed(run.recorder.steps[number - 1])
+        for variant in VARIANTS:
+            place = Path(base).parent / f"{Path(base).name}-rebuilt"
+            run.disk.write_to(place, variant)
+            seen = opened_or_refused(f"{place}/saved")
+            if isinstance(seen, dict):
+                assert seen == want
+                assert number >= rename
+            else:
+                assert seen.refusal in EXPECTED_INIT, f"{variant} {number}: {seen}"
+                assert number < len(run.recorder.steps), "success was reported"
+            shutil.rmtree(place)
+
+
+def test_activation_of_a_sealed_highest_segment(base: str) -> None:
+    path, history = new_store(base, records=6)
+    with open_journal(path, SYNC) as journal:
+        journal.tail.rotate()
+    sorted(Path(path).glob("epochs/e-*/segments/*.tay"))[-1].unlink()
+    run = Run(path)
+    with fail.arm(run.recorder), open_journal(path, SYNC) as journal:
+        run.acknowledge(journal)
+        journal.append([history.draw(journal.state)])
+        run.acknowledge(journal)
+    run.acknowledged.insert(0, (0, run.acknowledged[0][1]))
+    assert "rotate.rename" in run.recorder.points
+    check_all(run, base)
