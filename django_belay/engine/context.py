@@ -11,6 +11,7 @@ import orjson
 
 from django_belay.contract.job import JSON, Job
 from django_belay.contract.json_value import dump_jsonb
+from django_belay.engine.debits import Debits
 from django_belay.engine.run import Run
 from django_belay.engine.services import Services, persist
 from django_belay.engine.steps import CostOption, Steps
@@ -30,7 +31,7 @@ class JobContext:
         attempt: 1 for the first attempt; snoozes and waits do not count.
     """
 
-    __slots__ = ("_log", "_run", "_services", "_steps", "attempt", "id", "job", "kind")
+    __slots__ = ("_debits", "_log", "_run", "_services", "_steps", "attempt", "id", "job", "kind")
 
     def __init__(self, run: Run, services: Services) -> None:
         self.job: Job = run.job
@@ -40,6 +41,7 @@ class JobContext:
         self._run = run
         self._services = services
         self._steps: Steps | None = None
+        self._debits: Debits | None = None
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
 
     @property
@@ -121,6 +123,30 @@ class JobContext:
                 return self._services.storage.append_event(self.id, payload, now=self._services.clock.now())
             except JobNotFound:
                 raise LeaseLost from None
+
+    # -- limits --------------------------------------------------------------------
+
+    def debit(self, amount: int, *, resource: str | None = None) -> bool:
+        """Count what this execution really used against a rate: tokens, calls, whatever it limits.
+
+        The claim has debited the rate's ``estimate``; the first debit of an execution gives
+        it back, so that what counts is what was used. Without a debit the estimate stays.
+
+        Args:
+            amount: Units used since the last debit; 0 just gives the estimate back.
+            resource: Another rate than the queue's own, by the name of its resource.
+
+        Returns:
+            Whether there was such a rate to count against.
+
+        Raises:
+            ValueError: The amount is no whole number of at least 0.
+
+        Contract: §6, rate.
+        """
+        if self._debits is None:
+            self._debits = Debits(self._run, self._services)
+        return self._debits.debit(amount, resource=resource)
 
     # -- ends ------------------------------------------------------------------------
 
