@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_belay.storage.base import Storage
+from django_belay.storage.base import Applied, Storage
 from django_belay.storage.postgres.store import PostgresStore
 from django_belay.testing.clock import SimClock
 from tests.behaviour.driving import ack_of, claim, end, running, states, wait
@@ -144,3 +144,28 @@ def test_7_no_interleaving_of_parks_and_signals_loses_a_wake(
     assert errors == []
     assert set(states(store, [job.id for job in jobs])) == {"ready"}
     assert len(claim(store, clock, 200, queue="running")) == 120
+
+
+@pytest.mark.parametrize(
+    "at", ["infinity", "294276-12-31 23:59:59.999999+00", "-infinity", "4713-01-01 BC", None]
+)
+def test_4_a_signal_with_an_odd_instant_is_replaced_by_a_newer_one(
+    store: Storage, clock: SimClock, connection: psycopg.Connection[Any], at: str | None
+) -> None:
+    """A child's end is delivered over it, too."""
+    [parent] = running(store, clock)
+    [child] = running(store, clock, parent_id=parent.id, queue="children")
+    connection.execute(
+        "INSERT INTO belay_signals VALUES (%(own)s, '$children', '{}', %(at)s), ('s', 'a', '1', %(at)s),"
+        " ('s', 'b', '1', %(at)s)",
+        {"own": f"job:{parent.id}", "at": at},
+    )
+    assert end(store, clock, child) == Applied(child.id, "succeeded")
+    store.put_signal("s", "a", 2, now=clock.now())
+    store.write_signal("s", "b", 2, now=clock.now())
+    first = [signal.inserted_at for signal in store.list_signals("s")]
+    store.put_signal("s", "a", 3, now=clock.now())
+    store.write_signal("s", "b", 3, now=clock.now())
+    second = store.list_signals("s")
+    assert [signal.payload for signal in second] == [3, 3]
+    assert all(before < signal.inserted_at for before, signal in zip(first, second, strict=True))

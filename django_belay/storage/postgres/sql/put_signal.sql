@@ -7,7 +7,9 @@ WITH written AS (
   VALUES (%(scope)s::text, %(name)s::text, %(payload)s::jsonb, %(now)s::timestamptz)
   ON CONFLICT (scope, name) DO UPDATE
      SET payload = EXCLUDED.payload,
-         inserted_at = GREATEST(EXCLUDED.inserted_at, s.inserted_at + interval '1 microsecond')
+         inserted_at = GREATEST(EXCLUDED.inserted_at,
+                  CASE WHEN s.inserted_at >= timestamptz '9999-12-01 00:00:00+00' THEN timestamptz '9999-01-01 00:00:00+00'
+                       ELSE s.inserted_at + interval '1 microsecond' END)
 ), waiting AS (
   SELECT j.id FROM belay_jobs AS j
    WHERE j.state || '' = 'awaiting'

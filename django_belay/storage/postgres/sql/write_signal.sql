@@ -4,4 +4,6 @@ INSERT INTO belay_signals AS s (scope, name, payload, inserted_at)
 VALUES (%(scope)s::text, %(name)s::text, %(payload)s::jsonb, %(now)s::timestamptz)
 ON CONFLICT (scope, name) DO UPDATE
    SET payload = EXCLUDED.payload,
-       inserted_at = GREATEST(EXCLUDED.inserted_at, s.inserted_at + interval '1 microsecond')
+       inserted_at = GREATEST(EXCLUDED.inserted_at,
+                CASE WHEN s.inserted_at >= timestamptz '9999-12-01 00:00:00+00' THEN timestamptz '9999-01-01 00:00:00+00'
+                     ELSE s.inserted_at + interval '1 microsecond' END)
