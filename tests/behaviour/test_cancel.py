@@ -122,3 +122,11 @@ def test_a_tree_that_bites_its_tail_ends(
     connection.execute("UPDATE belay_jobs SET parent_id = %s WHERE id = %s", (second, first))
     answers = store.request_cancel(first, reason="enough", tree=True, now=clock.now())
     assert [answer.job_id for answer in answers] == [first, second]
+
+
+def test_a_tree_whose_root_is_gone_is_left_alone(store: Storage, clock: SimClock) -> None:
+    """The answer is "not found": then nothing was done."""
+    [child] = add(store, clock, parent_id=10**9)
+    [answer] = store.request_cancel(10**9, reason="", tree=True, now=clock.now())
+    assert answer.state is None
+    assert states(store, [child]) == ["ready"]

@@ -153,7 +153,7 @@ def request_cancel(
     """
     results = _cancel(session, [job_id], reason=reason, poke=poke, now=now)
     seen = {job_id}
-    for _ in range(TREE_LOOKS if tree else 0):
+    for _ in range(TREE_LOOKS if tree and results[0].state is not None else 0):
         found = [row[0] for row in session.run("find_descendants", {"job_id": job_id})]
         left = [descendant for descendant in found if descendant not in seen]
         if not left:
