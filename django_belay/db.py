@@ -7,6 +7,7 @@ insert joins the transaction that the caller has open (rule 10).
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -194,8 +195,13 @@ def worker_session(*, pool_size: int = 4, application_name: str = "belay") -> Po
 
 
 def connect_params(alias: str) -> dict[str, Any]:
-    """psycopg's parameters of a Django database."""
-    return dict(postgres_connection(alias).get_connection_params())
+    """psycopg's parameters of a Django database, in the role that Django takes there."""
+    connection = postgres_connection(alias)
+    params = dict(connection.get_connection_params())
+    if role := connection.settings_dict["OPTIONS"].get("assume_role"):
+        escaped = re.sub(r"([\\\s])", r"\\\1", role)
+        params["options"] = f"{params.get('options', '')} -c role={escaped}".strip()
+    return params
 
 
 def postgres_connection(alias: str) -> Any:

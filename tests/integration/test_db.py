@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 from django.db import connection
 from django.test import override_settings
@@ -89,3 +90,23 @@ def test_the_drivers_errors_come_as_ours() -> None:
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE belay_jobs RENAME COLUMN sort TO kind")
+
+
+@pytest.fixture
+def assumed_role() -> Iterator[str]:
+    """A role that Django takes after connecting, its name in need of quotes."""
+    role, options = "belay owner", connection.settings_dict["OPTIONS"]
+    with connection.cursor() as cursor:
+        cursor.execute(f'DROP ROLE IF EXISTS "{role}"')
+        cursor.execute(f'CREATE ROLE "{role}"')
+    options["assume_role"] = role
+    yield role
+    del options["assume_role"]
+    with connection.cursor() as cursor:
+        cursor.execute(f'DROP ROLE "{role}"')
+
+
+def test_a_workers_connections_take_the_role_that_djangos_take(assumed_role: str) -> None:
+    with psycopg.connect(**db.connect_params("default")) as own:
+        row = own.execute("SELECT current_user::text").fetchone()
+    assert row == (assumed_role,)
