@@ -77,17 +77,17 @@ def parse_since(text: str | None) -> datetime | None:
     """
     if text is None:
         return None
-    if found := _AGO.fullmatch(text):
-        return conf.clock().now() - timedelta(**{_UNITS[found[2]]: int(found[1])})
     try:
+        if found := _AGO.fullmatch(text):
+            return conf.clock().now() - timedelta(**{_UNITS[found[2]]: int(found[1])})
         instant = parse_datetime(text) or _midnight(parse_date(text))
-    except ValueError:
-        instant = None
-    if instant is None:
-        raise CommandError(
-            f"--since {text!r}: give a date, an ISO instant such as 2026-05-01T12:00Z, or 90m, 2h, 7d"
-        )
-    return make_aware(instant) if is_naive(instant) else instant.astimezone(UTC)
+        if instant is not None:
+            return make_aware(instant) if is_naive(instant) else instant.astimezone(UTC)
+    except (ValueError, OverflowError):  # no such day, or beyond the calendar
+        pass
+    raise CommandError(
+        f"--since {text!r}: give a date, an ISO instant such as 2026-05-01T12:00Z, or 90m, 2h, 7d"
+    )
 
 
 def _midnight(day: date | None) -> datetime | None:

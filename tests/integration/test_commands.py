@@ -75,7 +75,10 @@ def test_filters_narrow() -> None:
         assert [job["kind"] for job in found] == kinds, filters
 
 
-@pytest.mark.parametrize("since", ["yesterday", "2026-13-01", "5y"])
+@pytest.mark.parametrize(
+    "since",
+    ["yesterday", "2026-13-01", "5y", "999999w", "9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00"],
+)
 def test_a_since_that_is_none_is_refused(since: str) -> None:
     with pytest.raises(CommandError, match="--since"):
         command("belay_jobs", "list", "--since", since)
