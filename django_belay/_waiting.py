@@ -12,16 +12,10 @@ from django_belay._control import check_id, get_row
 from django_belay._hints import ResultHint
 from django_belay.contract import envelope
 from django_belay.contract.job import JSON, Job
+from django_belay.contract.job_error import job_error
 from django_belay.contract.state import is_terminal
 from django_belay.db import storage_for_client
-from django_belay.exceptions import (
-    BudgetExceeded,
-    ConfigurationError,
-    InvalidInput,
-    JobCancelled,
-    JobFailed,
-    ResultTimeout,
-)
+from django_belay.exceptions import ConfigurationError, InvalidInput, ResultTimeout
 
 FIRST_POLL_S = 0.005
 LAST_POLL_S = 0.2
@@ -97,21 +91,8 @@ def _refuse_endless_wait() -> None:
 def _result_of(job: Job) -> JSON:
     if job.state == "succeeded":
         return envelope.decode(job.result)
-    errors = job.errors if isinstance(job.errors, list) else []
-    entries = [entry for entry in errors if isinstance(entry, dict)]
-    last = entries[-1] if entries else {}
-    if job.state == "cancelled":
-        reason = last.get("reason") or "no reason was given"
-        raise JobCancelled(
-            f"job {job.id} ({job.kind}) was cancelled: {reason}", job_id=job.id, errors=entries
-        )
-    told = str(last.get("error", "no error was recorded"))
-    error = BudgetExceeded if told == "budget_exceeded" else JobFailed
-    detail = f" ({last['detail']})" if error is BudgetExceeded and "detail" in last else ""
-    raise error(
-        f"job {job.id} ({job.kind}) failed at attempt {job.attempt} of {job.max_attempts}: {told}{detail}",
-        job_id=job.id,
-        errors=entries,
+    raise job_error(
+        job.id, job.kind, job.state, job.errors, attempt=job.attempt, max_attempts=job.max_attempts
     )
 
 

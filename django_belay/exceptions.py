@@ -224,6 +224,43 @@ class SignalTimeout(BelayError, TimeoutError):
     """The signal waited for did not come before the deadline."""
 
 
+class ChildrenFailed(BelayError):
+    """Children that a job waited for did not succeed; the others' results are here, too.
+
+    Attributes:
+        failures: A :class:`JobError` for each child that failed or was cancelled, in the
+            order of their inputs.
+        results: What ``return_exceptions=True`` would have returned.
+    """
+
+    def __init__(self, failures: list[JobError], results: list[Any]) -> None:
+        self.failures = failures
+        self.results = results
+        told = "; ".join(str(failure) for failure in failures[:5])
+        more = f"; and {len(failures) - 5} more" if len(failures) > 5 else ""
+        super().__init__(f"{len(failures)} of {len(results)} children did not succeed: {told}{more}")
+
+
+class ChildrenGone(BelayError, LookupError):
+    """Children that a job spawned are not there any more: somebody deleted their rows.
+
+    Attributes:
+        job_ids: The missing ones.
+    """
+
+    def __init__(self, parent_id: int, job_ids: list[int]) -> None:
+        self.job_ids = job_ids
+        told = ", ".join(map(str, job_ids[:10])) + (", …" if len(job_ids) > 10 else "")
+        super().__init__(
+            f"job {parent_id} waits for {len(job_ids)} children whose rows are gone: {told}; pruning keeps the "
+            "children of an unfinished parent, so they were deleted by hand"
+        )
+
+
+class SpawnChanged(BelayError):
+    """An earlier attempt began a spawn with other inputs; what decides them belongs in a step."""
+
+
 class StepTooLarge(BelayError, ValueError):
     """A step's value is over the ceiling once encoded."""
 
@@ -237,7 +274,23 @@ class Interrupt(BaseException):
 
 
 class Park(Interrupt):
-    """The job waits for a signal."""
+    """The job waits for a signal: until ``deadline``, and for a payload newer than ``newer_than``."""
+
+    def __init__(
+        self,
+        *,
+        scope: str,
+        name: str,
+        read_scopes: tuple[str, ...],
+        deadline: datetime | None = None,
+        newer_than: datetime | None = None,
+    ) -> None:
+        self.scope = scope
+        self.name = name
+        self.read_scopes = read_scopes
+        self.deadline = deadline
+        self.newer_than = newer_than
+        super().__init__(f"{name} in {scope}")
 
 
 class Snooze(Interrupt):

@@ -100,7 +100,17 @@ def spawn_step(name: str) -> str:
 
 def spawn_key(parent_id: int, name: str, index: int) -> str:
     """Unique key of one spawned child, mode ``always`` (§8.4)."""
-    return f"$spawn:{parent_id}:{name}:{index}"
+    return f"{spawn_stem(parent_id, name)}:{index}"
+
+
+def spawn_stem(parent_id: int, name: str) -> str:
+    """What the unique keys of a spawn's children start with, without the colon and the index."""
+    return f"$spawn:{parent_id}:{name}"
+
+
+def clear_step(name: str, occurrence: int) -> str:
+    """Reserved step that says that the n-th clearing of a signal in a run was done; ours."""
+    return f"$clear:{name}:{occurrence}"
 
 
 def await_step(name: str, occurrence: int) -> str:

@@ -11,12 +11,18 @@ from django_belay.contract.names import await_until_step
 from django_belay.contract.outcome import iso
 
 
-def wait_record(*, until: datetime | None, newer_than: datetime | None = None) -> dict[str, JSON]:
-    """The value journaled before the first park of a wait: its deadline, and what it has seen."""
-    return {
+def wait_record(
+    *, until: datetime | None, newer_than: datetime | None = None, attempt: int | None = None
+) -> dict[str, JSON]:
+    """The value journaled before the first park of a wait: its deadline, and what it has seen.
+
+    ``attempt`` is the one that journals it: a later run under the same one follows a park.
+    """
+    record = {
         "until": None if until is None else iso(until),
         "newer_than": None if newer_than is None else iso(newer_than),
     }
+    return record if attempt is None else {**record, "attempt": attempt}
 
 
 def latest_newer_than(name: str, steps: Iterable[tuple[str, bytes | None]]) -> datetime | None:
@@ -35,7 +41,7 @@ def latest_newer_than(name: str, steps: Iterable[tuple[str, bytes | None]]) -> d
     if value is None or value[:1] != b"{":
         return None
     record = envelope.decode_or_opaque(value)
-    return _instant(record.get("newer_than")) if isinstance(record, dict) else None
+    return instant_of(record.get("newer_than")) if isinstance(record, dict) else None
 
 
 def _occurrence(name: str, step: str) -> int | None:
@@ -45,7 +51,8 @@ def _occurrence(name: str, step: str) -> int | None:
     return int(number) if step == await_until_step(name, int(number)) else None
 
 
-def _instant(text: JSON) -> datetime | None:
+def instant_of(text: JSON) -> datetime | None:
+    """The instant that a text of :func:`~django_belay.contract.outcome.iso` names; ``None`` for anything else."""
     try:
         instant = datetime.fromisoformat(text)
     except (TypeError, ValueError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
@@ -11,12 +11,24 @@ import orjson
 
 from django_belay.contract.job import JSON, Job
 from django_belay.contract.json_value import dump_jsonb
+from django_belay.contract.names import STEER_SIGNAL
+from django_belay.engine.children import Children
 from django_belay.engine.debits import Debits
+from django_belay.engine.rows import Spawnable
 from django_belay.engine.run import Run
 from django_belay.engine.services import Services, persist
-from django_belay.engine.steps import CostOption, Steps
+from django_belay.engine.steps import CostOption, Steps, check_step_name
 from django_belay.engine.telemetry import job_facts
-from django_belay.exceptions import Cancel, Fail, JobNotFound, LeaseLost, PayloadTooLarge, Snooze
+from django_belay.engine.waits import Waits, as_timeout, check_scope, check_signal_name
+from django_belay.exceptions import (
+    Cancel,
+    Fail,
+    JobNotFound,
+    LeaseLost,
+    Park,
+    PayloadTooLarge,
+    Snooze,
+)
 
 T = TypeVar("T")
 
@@ -31,7 +43,9 @@ class JobContext:
         attempt: 1 for the first attempt; snoozes and waits do not count.
     """
 
-    __slots__ = ("_debits", "_log", "_run", "_services", "_steps", "attempt", "id", "job", "kind")
+    __slots__ = (
+        "_children", "_debits", "_log", "_run", "_services", "_steps", "_waits", "attempt", "id", "job", "kind",
+    )  # fmt: skip
 
     def __init__(self, run: Run, services: Services) -> None:
         self.job: Job = run.job
@@ -40,7 +54,9 @@ class JobContext:
         self.attempt = run.job.attempt
         self._run = run
         self._services = services
-        self._steps: Steps | None = None
+        self._steps = Steps(run, services)
+        self._waits: Waits | None = None
+        self._children: Children | None = None
         self._debits: Debits | None = None
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
 
@@ -91,9 +107,166 @@ class JobContext:
 
         Contract: §8.2; rules 17, 25, 29–31.
         """
-        if self._steps is None:
-            self._steps = Steps(self._run, self._services)
         return self._steps.perform(name, lambda: function(*args, **kwargs), cost=cost, atomic=atomic)  # type: ignore[no-any-return]
+
+    # -- waits ---------------------------------------------------------------------
+
+    def wait_signal(
+        self,
+        name: str,
+        timeout: float | timedelta | None = None,
+        scope: str | None = None,
+        newer: bool = False,
+    ) -> JSON:
+        """Wait for a signal and return its payload.
+
+        Where it is there already it comes back at once. Otherwise the job parks: this run
+        ends here, holds no thread, slot or connection, and when the signal comes the job
+        runs again from its start and gets the payload from this call. A wait's deadline and
+        outcome are journaled: later runs see the same, whatever was sent since.
+
+        A signal stays until it is cleared or replaced, so a second wait on the name returns
+        it again. After a timeout a second wait waits again, for as long as it says itself.
+
+        Args:
+            timeout: Seconds (or a timedelta) from the first time that the job gets here;
+                0 only looks. ``None`` waits without end.
+            scope: An inbox to read besides the job's own and its workflow's; its signal
+                wins, then the job's, then the workflow's.
+            newer: Pass over the payload that an earlier wait on the name returned.
+
+        Raises:
+            SignalTimeout: None came in time. A signal that is there when the job looks counts,
+                also after the deadline.
+
+        Contract: §7, §8.1; rules 23, 26-28.
+        """
+        check_signal_name(name)
+        return self._waiting.signal(
+            name, timeout=as_timeout(timeout), scope=check_scope(scope), newer=bool(newer)
+        )
+
+    def clear_signal(self, name: str, scope: str | None = None) -> bool:
+        """Remove a signal from an inbox, the job's own if no scope is given; whether there was one.
+
+        Done once, at the first run that gets here: a later run does not take away what was
+        sent since. A signal to the workflow is seen by its other members; clear it
+        by its scope, or wait with ``newer=True`` and leave it.
+
+        Contract: §8.1; rule 27.
+        """
+        check_signal_name(name)
+        return self._waiting.clear(name, check_scope(scope))
+
+    def steering(self) -> JSON:
+        """The guidance that somebody gave the job with ``steer()`` as it stands now; ``None`` without any.
+
+        It stays, and a newer one replaces it. It is read anew each time and not
+        journaled: where later runs must see the same, make it a step:
+        ``ctx.step("guidance-3", ctx.steering)``.
+
+        Contract: §8.1, §10.
+        """
+        return self._waiting.latest(STEER_SIGNAL)
+
+    def sleep(self, name: str, seconds: float | timedelta) -> None:
+        """Go on after so many seconds; the job sleeps without a thread, and once under a name.
+
+        The instant of waking is journaled when the job first gets here; the job then ends
+        and runs again from its start. The attempt does not count.
+
+        Raises:
+            ValueError: The name does not fit a step, or the time is negative.
+        """
+        check_step_name(name)
+        duration = as_timeout(seconds)
+        if duration is None:
+            raise ValueError("ctx.sleep() wants seconds or a timedelta, not None")
+        self._waiting.sleep(name, duration)
+
+    # -- children ------------------------------------------------------------------
+
+    def spawn(self, name: str, job: Spawnable | str, input: Mapping[str, Any] | None = None) -> int:
+        """Enqueue one child, once for the life of the job; its id.
+
+        As :meth:`spawn_many` with one input.
+        """
+        [job_id] = self.spawn_many(name, job, [{} if input is None else input])
+        return job_id
+
+    def spawn_many(self, name: str, job: Spawnable | str, inputs: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Enqueue a child for each input, once for the life of the job; their ids in that order.
+
+        Children begin at once and are jobs as any other: queue, priority, budget and the
+        like are those of the child's own job, nothing comes from the parent. The inputs
+        count at the first run that gets here, so what decides them belongs in a step.
+
+        Args:
+            name: Unique in the job.
+            job: A function under ``@job``, also with ``.using()``; or a kind, which may be
+                another SDK's.
+            inputs: A dictionary of the job's arguments for each child; none is fine.
+
+        Raises:
+            ValueError: The name does not fit.
+            InvalidInput, PayloadTooLarge: An input does not fit; none was enqueued.
+            ConfigurationError: The job has a unique key of its own.
+            SpawnChanged: An attempt that died had begun the spawn with more inputs.
+
+        Contract: §8.4.
+        """
+        check_step_name(name)
+        return self._family.spawn(name, job, inputs)
+
+    def wait_children(self, name: str | None = None, *, return_exceptions: bool = False) -> list[JSON]:
+        """Wait until children have ended and return their results, in the order of their spawns.
+
+        The job parks meanwhile, as in :meth:`wait_signal`.
+
+        Args:
+            name: Of this spawn; by default of all that this run has made so far.
+            return_exceptions: Put a ``JobFailed``, ``JobCancelled`` or ``BudgetExceeded`` in
+                the place of each child that did not succeed, instead of raising.
+
+        Raises:
+            ChildrenFailed: Some did not succeed; it lists them and has all results.
+            ChildrenGone: The row of a child was deleted.
+            ValueError: No spawn of this name was made.
+
+        Contract: §8.4; rule 32.
+        """
+        return self._family.wait(name, return_exceptions=return_exceptions)
+
+    def map_children(
+        self,
+        name: str,
+        job: Spawnable | str,
+        inputs: Iterable[Mapping[str, Any]],
+        *,
+        return_exceptions: bool = False,
+    ) -> list[JSON]:
+        """Run a child for each input and return their results in the order of the inputs.
+
+        :meth:`spawn_many` and :meth:`wait_children` in one.
+        """
+        self.spawn_many(name, job, inputs)
+        return self.wait_children(name, return_exceptions=return_exceptions)
+
+    def park_again(self) -> Park | None:
+        """For the runner: whether the job was woken and still waits for its children (rule 32)."""
+        return self._family.park_again()
+
+    @property
+    def _waiting(self) -> Waits:
+        if self._waits is None:
+            self._waits = Waits(self._run, self._services, self._steps)
+        return self._waits
+
+    @property
+    def _family(self) -> Children:
+        if self._children is None:
+            self._children = Children(self._run, self._services, self._steps)
+        return self._children
 
     # -- events --------------------------------------------------------------------
 

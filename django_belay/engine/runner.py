@@ -33,8 +33,8 @@ from django_belay.engine.options import Middleware
 from django_belay.engine.run import Run
 from django_belay.engine.services import Services
 from django_belay.engine.telemetry import call_hook, job_facts, lease_log, outcome_name, worker_log
-from django_belay.engine.verdict import describe, judge
-from django_belay.exceptions import BelayError
+from django_belay.engine.verdict import awaiting, describe, judge
+from django_belay.exceptions import BelayError, Interrupt, Park
 from django_belay.storage.base import Ack
 
 EXPIRED = "expired"
@@ -67,6 +67,9 @@ class Runner:
         """Run the job; ``None`` when the run lost its lease and must write nothing."""
         hooks = self._services.hooks
         context = JobContext(run, self._services)
+        if (park := self._park_again(run, context)) is not None:
+            run.end()
+            return Ack(lease=run.lease, outcome=awaiting(park))
         call_hook(hooks.before_job)
         try:
             call_hook(hooks.job_started, context)
@@ -77,6 +80,13 @@ class Runner:
             return None
         follow_ups = self._follow_ups(run, outcome) if type(outcome) is Failed else ()
         return Ack(lease=run.lease, outcome=outcome, enqueue=follow_ups)
+
+    def _park_again(self, run: Run, context: JobContext) -> Park | None:
+        """Rule 32. What goes wrong here meets the job itself at its first step."""
+        try:
+            return context.park_again()
+        except (BelayError, Interrupt):
+            return None
 
     def _execute(self, run: Run, context: JobContext) -> Outcome | None:
         started = time.perf_counter()
@@ -127,7 +137,7 @@ class Runner:
                 now=now,
                 default_backoff=self._services.options.backoff,
             )
-        except Exception as failure:
+        except BaseException as failure:
             worker_log.exception("job %s: its failure could not be judged", run.job.id)
             return Failed(error=describe(failure, run.job, now=now))
 

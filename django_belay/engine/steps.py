@@ -56,6 +56,43 @@ class Steps:
             written = self._write(step)
             return self._concluded(step, written)
 
+    # -- the engine's own records ------------------------------------------------
+    # Called within ``run.engine()``.
+
+    def find(self, name: str) -> Step | None:
+        """What is journaled under a reserved name."""
+        return self._load().get(name)
+
+    def names(self) -> list[str]:
+        """Every journaled name."""
+        return list(self._load())
+
+    def record(self, name: str, value: Any) -> Any:
+        """Journal a reserved step, and give what stands under the name then.
+
+        Raises:
+            Interrupt: The run must stop, as at every step boundary.
+        """
+        data = envelope.encode(value, limit=envelope.MAX_STEP_BYTES)
+        step = NewStep(name=name, value=data)
+        written = self._write(step)
+        self._remember(step, written.value)
+        _refuse_foreign(self._load()[name])
+        self._check(written.standing)
+        return envelope.decode(written.value)
+
+    def check_standing(self) -> None:
+        """Stop the run here if it must, as before a step's body (§8.2, §8.6)."""
+        self._check(persist(self._run, self._read_standing, for_s=self._patience_s))
+
+    def note_use(self, name: str) -> None:
+        """Warn where a name is used again in one run."""
+        self._note_use(name)
+
+    def remember(self, name: str, value: bytes) -> None:
+        """Take over what another operation has journaled for this run."""
+        self._remember(NewStep(name=name, value=value), value)
+
     # -- before the body ---------------------------------------------------------
 
     @property

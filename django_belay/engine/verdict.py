@@ -11,24 +11,37 @@ from django_belay.contract.backoff import retry_delay
 from django_belay.contract.envelope import EnvelopeError
 from django_belay.contract.error_entry import error_entry, named_entry
 from django_belay.contract.job import JSON, Job
-from django_belay.contract.outcome import Cancelled, Failed, Outcome, Retried, Snoozed
+from django_belay.contract.outcome import Awaiting, Cancelled, Failed, Outcome, Retried, Snoozed
 from django_belay.engine.options import Backoff
 from django_belay.engine.telemetry import job_facts, worker_log
 from django_belay.exceptions import (
     BudgetStop,
     Cancel,
+    ChildrenFailed,
+    ChildrenGone,
     ConfigurationError,
     Fail,
     ForeignReservedStep,
     LeaseLost,
+    Park,
     Shutdown,
     Snooze,
+    SpawnChanged,
     StepTooLarge,
 )
 from django_belay.registry import JobOptions
 
 # Another attempt would meet the same again, at the price of whatever the job does before.
-PERMANENT = (StepTooLarge, EnvelopeError, ForeignReservedStep, ConfigurationError)
+# (An operator who has retried failed children retries their parent, too.)
+PERMANENT = (
+    StepTooLarge,
+    EnvelopeError,
+    ForeignReservedStep,
+    ConfigurationError,
+    ChildrenFailed,
+    ChildrenGone,
+    SpawnChanged,
+)
 
 MAX_DELAY = timedelta(days=366)
 
@@ -50,6 +63,8 @@ def judge(
             return None
         case Shutdown():
             return Snoozed(until=now)
+        case Park():
+            return awaiting(error)
         case Snooze(until=until):
             return Snoozed(until=until)
         case Cancel(reason=reason):
@@ -63,6 +78,17 @@ def judge(
         return Failed(error=entry)
     delay = backoff_delay(options.backoff or default_backoff, job)
     return Retried(ready_at=now + delay, error=entry)
+
+
+def awaiting(park: Park) -> Awaiting:
+    """The outcome of a run that parks (§7)."""
+    return Awaiting(
+        scope=park.scope,
+        name=park.name,
+        read_scopes=park.read_scopes,
+        deadline=park.deadline,
+        newer_than=park.newer_than,
+    )
 
 
 def describe(error: BaseException, job: Job, *, now: datetime) -> dict[str, JSON]:
@@ -87,12 +113,12 @@ def backoff_delay(backoff: Backoff | None, job: Job) -> timedelta:
     if backoff is not None:
         try:
             return _as_delay(_ask(backoff, job.attempt))
-        except Exception as error:
+        except BaseException as error:  # user code
             worker_log.warning(
                 "job %s: its backoff failed (%s: %s); using the default",
                 job.id,
                 type(error).__name__,
-                error,
+                describe(error, job, now=job.inserted_at)["error"],
                 extra=job_facts(job),
             )
     return default_delay(job.attempt)

@@ -61,6 +61,19 @@ class JobFilter:
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
+class ChildEnd:
+    """How a spawned child stands, and what it left: ``result`` is an envelope (§8.4)."""
+
+    job_id: int
+    kind: str
+    state: State
+    attempt: int
+    max_attempts: int
+    result: bytes | None
+    errors: JSON
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
 class MemberState:
     """How a member of a workflow stands; a foreign one may have no name."""
 
@@ -330,8 +343,16 @@ class Storage(Protocol):
         """By id."""
         ...
 
-    def has_incomplete_child(self, parent_id: int) -> bool:
-        """One indexed EXISTS (rule 32)."""
+    def has_incomplete_child(self, parent_id: int, *, spawns: Sequence[str] | None = None) -> bool:
+        """One indexed EXISTS (rule 32); with ``spawns`` of the children of these names alone."""
+        ...
+
+    def find_spawned(self, parent_id: int, keys: Sequence[str]) -> dict[str, int]:
+        """The ids of a job's children by their unique keys, those that are there (§8.4)."""
+        ...
+
+    def child_ends(self, parent_id: int, ids: Sequence[int]) -> list[ChildEnd]:
+        """These children, in any order; one that is gone is missing."""
         ...
 
     def has_retry_ahead(self, queues: Sequence[str], *, now: datetime) -> bool:
@@ -476,8 +497,10 @@ class Storage(Protocol):
 
     # signals (§8.1; rules 10, 23)
 
-    def find_signal(self, scopes: Sequence[str], name: str) -> Signal | None:
-        """The signal that wins: of the first scope, in the given order, that has one."""
+    def find_signal(
+        self, scopes: Sequence[str], name: str, *, newer_than: datetime | None = None
+    ) -> Signal | None:
+        """The signal that wins: of the first scope, in the given order, that has one (rules 23, 27)."""
         ...
 
     def list_signals(self, scope: str) -> list[Signal]: ...
@@ -496,6 +519,17 @@ class Storage(Protocol):
 
     def clear_signal(self, scope: str, name: str) -> bool:
         """Whether there was one."""
+        ...
+
+    def clear_signal_in_run(
+        self, lease: Lease, scope: str, name: str, *, step: str | None = None, now: datetime
+    ) -> bool | None:
+        """Clear for a run while it holds its lease; ``None`` when nothing was done.
+
+        With ``step``, whether there was one is journaled under that name in the same
+        transaction; where that name stands already, nothing is done. Otherwise a run after
+        a crash would clear a signal that came since.
+        """
         ...
 
     # limits

@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from django_belay.contract.job import Job
+from django_belay.contract.names import spawn_stem
 from django_belay.exceptions import JobNotFound
-from django_belay.storage.base import JobFilter, MemberState, QueueStats
+from django_belay.storage.base import ChildEnd, JobFilter, MemberState, QueueStats
 from django_belay.storage.postgres.rows import job_from_row
 from django_belay.storage.postgres.session import Session
 
@@ -44,10 +45,35 @@ def children(session: Session, parent_id: int) -> list[Job]:
     return [job_from_row(row) for row in session.run("children", {"parent_id": parent_id})]
 
 
-def has_incomplete_child(session: Session, parent_id: int) -> bool:
+def has_incomplete_child(session: Session, parent_id: int, *, spawns: Sequence[str] | None = None) -> bool:
     """One indexed EXISTS (rule 32)."""
-    [(found,)] = session.run("has_incomplete_child", {"parent_id": parent_id})
+    stems = None if spawns is None else [spawn_stem(parent_id, name) for name in spawns]
+    statement = "has_incomplete_child" if stems is None else "has_incomplete_spawned"
+    [(found,)] = session.run(statement, {"parent_id": parent_id, "stems": stems})
     return bool(found)
+
+
+def find_spawned(session: Session, parent_id: int, keys: Sequence[str]) -> dict[str, int]:
+    """Ids by unique key (§8.4)."""
+    rows = session.run("find_spawned", {"parent_id": parent_id, "keys": list(keys)})
+    return {key: job_id for job_id, key in rows}
+
+
+def child_ends(session: Session, parent_id: int, ids: Sequence[int]) -> list[ChildEnd]:
+    """Those of the children that are there (§8.4)."""
+    rows = session.run("child_ends", {"parent_id": parent_id, "ids": list(ids)})
+    return [
+        ChildEnd(
+            job_id=job_id,
+            kind=kind,
+            state=state,
+            attempt=attempt,
+            max_attempts=max_attempts,
+            result=result,
+            errors=errors,
+        )
+        for job_id, kind, state, attempt, max_attempts, result, errors in rows
+    ]
 
 
 def has_retry_ahead(session: Session, queues: Sequence[str], *, now: datetime) -> bool:

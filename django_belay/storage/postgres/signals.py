@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from django_belay.contract import names
-from django_belay.contract.job import JSON, Signal
+from django_belay.contract.job import JSON, Lease, Signal
 from django_belay.contract.notification import PokePolicy
 from django_belay.storage.postgres import hints
 from django_belay.storage.postgres.locks import lock
@@ -15,9 +15,11 @@ from django_belay.storage.postgres.rows import json_text
 from django_belay.storage.postgres.session import Session, Transaction, atomically
 
 
-def find_signal(session: Session, scopes: Sequence[str], name: str) -> Signal | None:
+def find_signal(
+    session: Session, scopes: Sequence[str], name: str, *, newer_than: datetime | None = None
+) -> Signal | None:
     """Of the first scope, in the given order, that has one."""
-    rows = session.run("find_signal", {"scopes": list(scopes), "name": name})
+    rows = session.run("find_signal", {"scopes": list(scopes), "name": name, "newer_than": newer_than})
     return _signal(rows[0]) if rows else None
 
 
@@ -66,6 +68,22 @@ def wake_awaiting(session: Session, scope: str, name: str, *, poke: PokePolicy, 
 def clear_signal(session: Session, scope: str, name: str) -> bool:
     """Whether there was one."""
     return bool(session.run("clear_signal", {"scope": scope, "name": name}))
+
+
+def clear_signal_in_run(
+    session: Session, lease: Lease, scope: str, name: str, *, step: str | None = None, now: datetime
+) -> bool | None:
+    """Whether there was one; ``None`` when the lease is lost or the step stands already."""
+    params = {
+        "job_id": lease.job_id,
+        "leased_by": lease.leased_by,
+        "scope": scope,
+        "name": name,
+        "step": step,
+        "now": now,
+    }
+    [(is_done, was_there)] = session.run("clear_signal_in_run", params)
+    return bool(was_there) if is_done else None
 
 
 def _wake_params(scope: str, name: str, now: datetime) -> dict[str, Any]:

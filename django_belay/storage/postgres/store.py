@@ -21,6 +21,7 @@ from django_belay.storage.base import (
     AckResult,
     Backoff,
     Capabilities,
+    ChildEnd,
     Claimed,
     ClaimRound,
     Controlled,
@@ -118,8 +119,14 @@ class PostgresStore:
     def children(self, parent_id: int) -> list[Job]:
         return read.children(self.session, parent_id)
 
-    def has_incomplete_child(self, parent_id: int) -> bool:
-        return read.has_incomplete_child(self.session, parent_id)
+    def has_incomplete_child(self, parent_id: int, *, spawns: Sequence[str] | None = None) -> bool:
+        return read.has_incomplete_child(self.session, parent_id, spawns=spawns)
+
+    def find_spawned(self, parent_id: int, keys: Sequence[str]) -> dict[str, int]:
+        return read.find_spawned(self.session, parent_id, keys)
+
+    def child_ends(self, parent_id: int, ids: Sequence[int]) -> list[ChildEnd]:
+        return read.child_ends(self.session, parent_id, ids)
 
     def has_retry_ahead(self, queues: Sequence[str], *, now: datetime) -> bool:
         return read.has_retry_ahead(self.session, queues, now=now)
@@ -234,8 +241,10 @@ class PostgresStore:
 
     # -- signals
 
-    def find_signal(self, scopes: Sequence[str], name: str) -> Signal | None:
-        return signals.find_signal(self.session, scopes, name)
+    def find_signal(
+        self, scopes: Sequence[str], name: str, *, newer_than: datetime | None = None
+    ) -> Signal | None:
+        return signals.find_signal(self.session, scopes, name, newer_than=newer_than)
 
     def list_signals(self, scope: str) -> list[Signal]:
         return signals.list_signals(self.session, scope)
@@ -251,6 +260,11 @@ class PostgresStore:
 
     def clear_signal(self, scope: str, name: str) -> bool:
         return signals.clear_signal(self.session, scope, name)
+
+    def clear_signal_in_run(
+        self, lease: Lease, scope: str, name: str, *, step: str | None = None, now: datetime
+    ) -> bool | None:
+        return signals.clear_signal_in_run(self.session, lease, scope, name, step=step, now=now)
 
     # -- limits
 
