@@ -303,6 +303,17 @@ def test_one_compaction_at_a_time(root: Path) -> None:
     assert set(seen) == {"compaction_not_admitted"}
 
 
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [({"is_cancelled": lambda: True}, "compaction_cancelled"), ({"deadline_s": -1.0}, "compaction_deadline")],
+)
+def test_compaction_may_be_called_off(root: Path, options: dict[str, Any], name: str) -> None:
+    with filled(root, 20) as journal:
+        assert reason(compact, journal, now_ms=1, retention=INFINITY, **options) == name
+        assert len(os.listdir(root / "epochs")) == 1
+        journal.append([History(seed=41).draw(journal.state)])
+
+
 def test_no_headroom_gives_up_and_goes_on(root: Path) -> None:
     with filled(root, 20, reserve_bytes=1 << 60) as journal:
         assert reason(compact, journal, now_ms=1, retention=INFINITY) == "insufficient_headroom"

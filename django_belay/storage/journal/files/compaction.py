@@ -11,6 +11,7 @@ import hashlib
 import time
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -104,6 +105,8 @@ def compact(
     retention: Retention,
     at_rest: bool = False,
     candidate_limit: int | None = None,
+    deadline_s: float | None = None,
+    is_cancelled: Callable[[], bool] = lambda: False,
     pace: Callable[[int], None] | None = None,
 ) -> CompactionReport:
     """Write a canonical base of what is retained, switch to it, and remove the predecessor.
@@ -112,14 +115,17 @@ def compact(
         now_ms: The instant that decides what has expired.
         at_rest: Nobody appends meanwhile: availability orders are renumbered from 1.
         candidate_limit: Give up when the base would take more bytes.
-        pace: Called every few hundred records with their number so far; may sleep, so that
-            appenders keep their share of the processor, or raise to give up.
+        deadline_s: Give up when the build takes longer.
+        is_cancelled: Asked every few dozen records while the build goes on.
+        pace: Called as often with the number of records so far; may sleep, so that appenders
+            keep their share of the processor.
 
     Raises:
         JournalError: Given up, the old generation in force; or ``unknown_publication_outcome``
             and the like after admission was closed: the journal is then poisoned, and only
             opening the store again tells which generation is the authority.
     """
+    pace = _watched(pace, is_cancelled, deadline_s, journal.path)
     if not journal.compacting.acquire(blocking=False):
         raise located(refuse("argument", "compaction_not_admitted"), path=journal.path)
     try:
@@ -135,6 +141,23 @@ def compact(
         return _switch(journal, frontier, build)
     finally:
         journal.compacting.release()
+
+
+def _watched(
+    pace: Callable[[int], None] | None, is_cancelled: Callable[[], bool], deadline_s: float | None, path: str
+) -> Callable[[int], None]:
+    """The pace, with an eye on the clock and on who wants it to end."""
+    end = None if deadline_s is None else time.monotonic() + deadline_s
+
+    def watch(done: int) -> None:
+        if is_cancelled():
+            raise located(refuse("argument", "compaction_cancelled", done), path=path)
+        if end is not None and time.monotonic() > end:
+            raise located(refuse("resource_limit", "compaction_deadline", deadline_s), path=path)
+        if pace is not None:
+            pace(done)
+
+    return watch
 
 
 def _begin(journal: Journal) -> _Frontier:
@@ -166,7 +189,7 @@ def _build(
     *,
     at_rest: bool,
     limit: int | None,
-    pace: Callable[[int], None] | None,
+    pace: Callable[[int], None],
 ) -> _Build:
     authority = journal.recovered.authority
     sources = _digest_sources(authority.segments, frontier.sealed_below, pace)
@@ -178,7 +201,7 @@ def _build(
     try:
         return _write_candidate(journal, frontier, selection, sources, name, limit=limit, pace=pace)
     except BaseException as error:
-        if isinstance(error, Exception):
+        with suppress(OSError, JournalError):  # what is left has no authority, and the cause matters more
             remove_candidate(authority.epochs, name)
         if isinstance(error, JournalFull):
             raise located(refuse("resource_limit", "insufficient_headroom"), path=journal.path) from error
@@ -188,7 +211,7 @@ def _build(
 
 
 def _digest_sources(
-    segments: Directory, below: int, pace: Callable[[int], None] | None
+    segments: Directory, below: int, pace: Callable[[int], None]
 ) -> tuple[SourceSegment, ...]:
     result = []
     for segment_id, name, _ in layout.list_segments(segments):
@@ -200,8 +223,7 @@ def _digest_sources(
         finally:
             file.close()
         result.append(SourceSegment(sha256=digest, segment_id=segment_id))
-        if pace is not None:
-            pace(0)
+        pace(0)
     if len(result) != below - 1:
         raise located(refuse("changed_view", "source_segments_missing"), path=segments.path)
     return tuple(result)
@@ -215,7 +237,7 @@ def _write_candidate(
     name: str,
     *,
     limit: int | None,
-    pace: Callable[[int], None] | None,
+    pace: Callable[[int], None],
 ) -> _Build:
     authority = journal.recovered.authority
     candidate = disk.mkdir(authority.epochs, name, "compact.mkdir")
@@ -239,7 +261,7 @@ def _write_candidate(
             written += len(kept.payload) + OVERHEAD_BYTES
             if limit is not None and written > limit:
                 raise located(refuse("resource_limit", "candidate_limit", limit), path=candidate.path)
-            if pace is not None and number % STEP_RECORDS == 0:
+            if number % STEP_RECORDS == 0:
                 pace(number)
         bases = writer.finish()
     except BaseException:
@@ -287,9 +309,7 @@ def _written_form(retention: Retention) -> Retention:
     return Retention(unit="hours", amount=max(1, -(-milliseconds // 3_600_000)))
 
 
-def _check_base(
-    segments: Directory, build: _Build, reason: str, pace: Callable[[int], None] | None = None
-) -> None:
+def _check_base(segments: Directory, build: _Build, reason: str, pace: Callable[[int], None]) -> None:
     """Read the base back as a reader would and compare it with what the state said, in flat memory."""
     digest = hashlib.sha256()
     expected = 1
@@ -303,7 +323,7 @@ def _check_base(
                 decode_payload(kind, schema, payload, "base")
                 digest.update(b"%d.%d.%d." % (kind, schema, len(payload)))
                 digest.update(payload)
-                if pace is not None and expected % STEP_RECORDS == 0:
+                if expected % STEP_RECORDS == 0:
                     pace(expected)
         finally:
             file.close()

@@ -93,7 +93,8 @@ class Journal:
     def submit(self, items: Sequence[Payload]) -> int:
         """Apply records together and plan their bytes; the sequence to :meth:`wait` for.
 
-        All of them are applied or, when one is refused, none; nothing is written then.
+        All of them are applied or, when one is refused, none; nothing is written then. Whoever
+        leaves a frame open holds ``lock`` until a later call has closed it.
 
         Raises:
             JournalFull: There is no room; nothing changed.
