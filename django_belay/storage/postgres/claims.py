@@ -78,7 +78,6 @@ def _claim_params(
     return {
         "queues": [demand.queue for demand in wanted],
         "takes": [demand.take for demand in wanted],
-        "most": max((demand.take for demand in wanted), default=0),
         "limited": list(limited),
         "lease_until": round_.lease_until,
         "leased_by": round_.leased_by,

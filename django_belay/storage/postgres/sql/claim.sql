@@ -1,16 +1,18 @@
 -- claim · contract §6, rules 12, 14, 19 · belay_x_jobs_ready_idx, belay_x_jobs_awaiting_idx
--- unprepared
 -- An attempt at the column's bound stays there: an overflow would fail the round (rule 4).
 -- For each queue in turn: a loose scan finds the first live row of each priority, best
 -- first; from it on, the rows without ready_at and then those due are range scans of their
 -- own. So neither the backlog nor rows due later are read or sorted, and dead entries at
 -- the head of a priority are passed once. The scans are pulled lazily: the LIMIT of a queue ends them,
 -- and only rows pulled are locked. The same walk goes over the awaiting rows whose
--- deadline is due; a sort merges the few candidates. The inner LIMITs are plain parameters to give the
--- planner a constant; "unprepared" keeps a generic plan, which would guess a tenth of the table, away.
+-- deadline is due; a sort merges the few candidates.
+-- Every parameter stands in a SELECT of its own, which the planner does not look into, and the
+-- inner LIMITs are constants (a queue gives at most that many rows of a priority in a round): so a
+-- generic plan is the same as a custom one, costs no more in the planner's eyes, and is taken
+-- once the statement is prepared. Planning takes longer than the claim itself.
 WITH wanted AS MATERIALIZED (
   SELECT w.queue, w.take, w.n
-    FROM unnest(%(queues)s::text[], %(takes)s::int[]) WITH ORDINALITY AS w (queue, take, n)
+    FROM unnest((SELECT %(queues)s::text[]), (SELECT %(takes)s::int[])) WITH ORDINALITY AS w (queue, take, n)
 ),
 picked AS MATERIALIZED (
   SELECT w.n, c.id, c.priority, c.ready_at
@@ -38,21 +40,21 @@ picked AS MATERIALIZED (
                  WHERE walk.ready_at IS NULL
                    AND j.state = 'ready' AND j.queue = w.queue AND j.priority = walk.priority
                    AND j.ready_at IS NULL AND j.id >= walk.id
-                 ORDER BY j.ready_at NULLS FIRST, j.id LIMIT %(most)s::bigint FOR UPDATE SKIP LOCKED) AS u
+                 ORDER BY j.ready_at NULLS FIRST, j.id LIMIT 1000 FOR UPDATE SKIP LOCKED) AS u
               UNION ALL
               SELECT d.* FROM (
                 SELECT j.id, j.priority, j.ready_at FROM belay_jobs AS j
                  WHERE walk.ready_at IS NULL
                    AND j.state = 'ready' AND j.queue = w.queue AND j.priority = walk.priority
-                   AND j.ready_at <= %(now)s::timestamptz
-                 ORDER BY j.ready_at NULLS FIRST, j.id LIMIT %(most)s::bigint FOR UPDATE SKIP LOCKED) AS d
+                   AND j.ready_at <= (SELECT %(now)s::timestamptz)
+                 ORDER BY j.ready_at NULLS FIRST, j.id LIMIT 1000 FOR UPDATE SKIP LOCKED) AS d
               UNION ALL
               SELECT d.* FROM (
                 SELECT j.id, j.priority, j.ready_at FROM belay_jobs AS j
-                 WHERE walk.ready_at <= %(now)s::timestamptz
+                 WHERE walk.ready_at <= (SELECT %(now)s::timestamptz)
                    AND j.state = 'ready' AND j.queue = w.queue AND j.priority = walk.priority
-                   AND j.ready_at <= %(now)s::timestamptz AND (j.ready_at, j.id) >= (walk.ready_at, walk.id)
-                 ORDER BY j.ready_at NULLS FIRST, j.id LIMIT %(most)s::bigint FOR UPDATE SKIP LOCKED) AS d
+                   AND j.ready_at <= (SELECT %(now)s::timestamptz) AND (j.ready_at, j.id) >= (walk.ready_at, walk.id)
+                 ORDER BY j.ready_at NULLS FIRST, j.id LIMIT 1000 FOR UPDATE SKIP LOCKED) AS d
             ) AS r
             LIMIT w.take)
           UNION ALL
@@ -72,10 +74,10 @@ picked AS MATERIALIZED (
              FROM walk
             CROSS JOIN LATERAL (
               SELECT j.id, j.priority, j.ready_at FROM belay_jobs AS j
-               WHERE walk.ready_at <= %(now)s::timestamptz
+               WHERE walk.ready_at <= (SELECT %(now)s::timestamptz)
                  AND j.state = 'awaiting' AND j.queue = w.queue AND j.priority = walk.priority
-                 AND j.ready_at <= %(now)s::timestamptz AND (j.ready_at, j.id) >= (walk.ready_at, walk.id)
-               ORDER BY j.ready_at, j.id LIMIT %(most)s::bigint FOR UPDATE SKIP LOCKED
+                 AND j.ready_at <= (SELECT %(now)s::timestamptz) AND (j.ready_at, j.id) >= (walk.ready_at, walk.id)
+               ORDER BY j.ready_at, j.id LIMIT 1000 FOR UPDATE SKIP LOCKED
             ) AS r
             LIMIT w.take)
         ) AS b
@@ -86,15 +88,15 @@ picked AS MATERIALIZED (
 claimed AS (
   UPDATE belay_jobs AS j
      SET state = 'running', attempt = LEAST(j.attempt, 2147483646) + 1,
-         lease_until = %(lease_until)s::timestamptz, leased_by = %(leased_by)s::text,
-         started_at = COALESCE(j.started_at, %(now)s::timestamptz)
+         lease_until = (SELECT %(lease_until)s::timestamptz), leased_by = %(leased_by)s::text,
+         started_at = COALESCE(j.started_at, (SELECT %(now)s::timestamptz))
    WHERE j.id = ANY (ARRAY (SELECT p.id FROM picked AS p))
   RETURNING {job}
 ),
 claimable AS MATERIALIZED (
   SELECT ARRAY (
     SELECT l.queue
-      FROM unnest(%(limited)s::text[]) AS l (queue)
+      FROM unnest((SELECT %(limited)s::text[])) AS l (queue)
      WHERE EXISTS (
        WITH RECURSIVE walk AS (
          (SELECT j.priority, j.ready_at FROM belay_jobs AS j
@@ -108,11 +110,11 @@ claimable AS MATERIALIZED (
              WHERE j.state = 'ready' AND j.queue = l.queue AND j.priority > walk.priority
              ORDER BY j.priority, j.ready_at NULLS FIRST, j.id LIMIT 1) AS f
        )
-       SELECT FROM walk WHERE walk.ready_at IS NULL OR walk.ready_at <= %(now)s::timestamptz)
+       SELECT FROM walk WHERE walk.ready_at IS NULL OR walk.ready_at <= (SELECT %(now)s::timestamptz))
        -- No EXISTS: PostgreSQL might hash all awaiting rows that are due to answer it.
        OR (SELECT true FROM belay_jobs AS j
             WHERE j.state = 'awaiting' AND j.queue = l.queue AND j.ready_at IS NOT NULL
-              AND j.ready_at <= %(now)s::timestamptz
+              AND j.ready_at <= (SELECT %(now)s::timestamptz)
             ORDER BY j.ready_at LIMIT 1)
   ) AS queues
 )
