@@ -77,6 +77,13 @@ def enqueues(ctx, left: int) -> None:
         enqueues.using(queue="mail" if left % 2 else "ai").enqueue(left - 1)
 
 
+@job(kind="drain.breaks_after_on_commit", max_attempts=1)
+def breaks_after_on_commit(ctx) -> None:
+    transaction.on_commit(lambda: ran.append("of what was taken back"))
+    Group.objects.create(name="twice")
+    Group.objects.create(name="twice")
+
+
 @job(kind="drain.on_commit")
 def calls_back(ctx, error: str = "") -> None:
     def callback() -> None:
@@ -188,6 +195,14 @@ def test_a_failing_callback_fails_the_job() -> None:
     [run] = drain().runs
     assert run.outcome == "retry"
     assert str(run.error) == "no"
+
+
+def test_callbacks_of_changes_that_were_taken_back_never_run() -> None:
+    breaks_after_on_commit.enqueue()
+    with TestCase.captureOnCommitCallbacks(execute=True) as captured:
+        assert drain().counts == {"failed": 1}
+    assert captured == []
+    assert ran == []
 
 
 def test_in_the_callers_own_transaction_callbacks_wait_for_it() -> None:
