@@ -188,6 +188,24 @@ def test_waking_an_expired_job_gives_the_compaction_up(root: str) -> None:
     assert reread(root)["next_order"] == 3
 
 
+def test_no_descriptor_is_left_open_whatever_becomes_of_it(root: str) -> None:
+    history = History(seed=2)
+    with own(root) as journal:
+        for _ in range(60):
+            journal.append([history.draw(journal.state)])
+        compact(journal, now_ms=history.now, retention=INFINITY)
+
+        def held() -> int:
+            return len(os.listdir("/proc/self/fd")) - len(journal.recovered.reader._files)
+
+        before = held()
+        compact(journal, now_ms=history.now, retention=INFINITY)
+        for limit in (0, 500):
+            with pytest.raises(JournalError):
+                compact(journal, now_ms=history.now, retention=INFINITY, candidate_limit=limit)
+        assert held() == before
+
+
 def test_candidate_limit_gives_up_and_leaves_the_old_generation(root: str) -> None:
     history = History(seed=2)
     with own(root) as journal:

@@ -11,7 +11,7 @@ import hashlib
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -130,15 +130,23 @@ def compact(
         raise located(refuse("argument", "compaction_not_admitted"), path=journal.path)
     try:
         frontier = _begin(journal)
-        try:
-            build = _build(
-                journal, frontier, now_ms, retention, at_rest=at_rest, limit=candidate_limit, pace=pace
-            )
-            _close_admission(journal, build, frontier)
-        except BaseException:
-            _give_up(journal, frontier)
-            raise
-        return _switch(journal, frontier, build)
+        with ExitStack() as opened:
+            try:
+                build = _build(
+                    journal,
+                    frontier,
+                    now_ms,
+                    retention,
+                    at_rest=at_rest,
+                    limit=candidate_limit,
+                    pace=pace,
+                    opened=opened,
+                )
+                _close_admission(journal, build, frontier)
+            except BaseException:
+                _give_up(journal, frontier)
+                raise
+            return _switch(journal, frontier, build)
     finally:
         journal.compacting.release()
 
@@ -190,6 +198,7 @@ def _build(
     at_rest: bool,
     limit: int | None,
     pace: Callable[[int], None],
+    opened: ExitStack,
 ) -> _Build:
     authority = journal.recovered.authority
     sources = _digest_sources(authority.segments, frontier.sealed_below, pace)
@@ -199,7 +208,9 @@ def _build(
     )
     name = layout.candidate_name()
     try:
-        return _write_candidate(journal, frontier, selection, sources, name, limit=limit, pace=pace)
+        return _write_candidate(
+            journal, frontier, selection, sources, name, limit=limit, pace=pace, opened=opened
+        )
     except BaseException as error:
         with suppress(OSError, JournalError):  # what is left has no authority, and the cause matters more
             remove_candidate(authority.epochs, name)
@@ -238,11 +249,14 @@ def _write_candidate(
     *,
     limit: int | None,
     pace: Callable[[int], None],
+    opened: ExitStack,
 ) -> _Build:
     authority = journal.recovered.authority
     candidate = disk.mkdir(authority.epochs, name, "compact.mkdir")
+    opened.callback(candidate.close)
     disk.fsync_dir(authority.epochs, "compact.mkdir.fsync_dir")
     segments = disk.mkdir(candidate, layout.SEGMENTS, "compact.segments.mkdir")
+    opened.callback(segments.close)
     disk.fsync_dir(candidate, "compact.segments.fsync_dir")
     room = Room(authority.epochs, max(journal.options.reserve_bytes, 0))
     writer = BaseWriter(segments, authority.store_id, target=journal.options.rotation_target_bytes, room=room)
@@ -291,6 +305,7 @@ def _write_candidate(
         )
     )
     tail = disk.create(segments, segment_name(manifest.tail_segment_id), "compact.tail.create")
+    opened.callback(tail.close)
     disk.write(tail, 0, header, "compact.tail.write")
     disk.fsync(tail, "compact.tail.fsync")
     disk.fsync_dir(segments, "compact.tail.fsync_dir")
@@ -404,9 +419,6 @@ def _switch(journal: Journal, frontier: _Frontier, build: _Build) -> CompactionR
         journal.delta = None
         authority = authority_files.read_authority(journal.ownership.root)
         journal.adopt(authority, position, crc)
-        build.tail.close()
-        build.directory.close()
-        build.segments.close()
         journal.resume_admission()
     reclaimed = reclaim_predecessor(journal.ownership.root, authority)
     return CompactionReport(
