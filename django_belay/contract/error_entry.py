@@ -132,19 +132,19 @@ def _type_name(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as broken:
+    except BaseException as broken:  # user code, which may exit as well
         return f"(the message raised {type(broken).__name__})"
 
 
 def _formatted(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error, limit=-_FRAMES))
-    except Exception as broken:
+    except BaseException as broken:
         return f"(the traceback raised {type(broken).__name__})"
 
 
 def _shown(value: object) -> str:
     try:
         return repr(value)
-    except Exception:
+    except BaseException:
         return f"<{type(value).__name__}>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import threading
@@ -76,7 +77,7 @@ class Child:
         self._channel = channel
         self._link = _Link(channel, self._supervisor_gone)
         self._stop = threading.Event()
-        self._grace_s: float | None = None
+        self._deadline = math.inf
         self._once = once
         self._is_orphan = threading.Lock()
         self._status_at = 0.0
@@ -131,8 +132,8 @@ class Child:
 
     def stop(self, grace_s: float | None) -> None:
         """Claim no more and end: within a grace, or when every job has ended."""
-        if grace_s is not None and (self._grace_s is None or grace_s < self._grace_s):
-            self._grace_s = grace_s
+        if grace_s is not None:
+            self._deadline = min(self._deadline, time.monotonic() + grace_s)
         self._claiming.stop()
         self._stop.set()
 
@@ -243,9 +244,8 @@ class Child:
     # -- the end ---------------------------------------------------------------------
 
     def _end(self) -> bool:
-        self._claiming.join(self._options.shutdown_grace_s)
-        ended_at = self._wait_for_jobs()
-        if not ended_at:
+        ended_in_order = self._wait_for_jobs()
+        if not ended_in_order:
             self._services.gate.close(LAST_CALL_S)
             for run in self.executor.active():
                 run.interrupt(Shutdown)
@@ -253,20 +253,26 @@ class Child:
         self._hand_back()
         self.executor.stop_threads()
         self._acking.stop()
+        if not ended_in_order:
+            return False  # at once: what was handed back may run elsewhere by now
         self._acking.join(1.0)
-        return self.executor.join(0.2) if ended_at else False
+        return self.executor.join(0.2)
 
     def _wait_for_jobs(self) -> bool:
         """Whether all jobs ended and were acknowledged within the grace; without one, however long it takes."""
-        waited = 0.0
-        while self.executor.active() or self.acks.pending:
-            if self._grace_s is not None and waited >= self._grace_s:
+        while self._claiming.is_alive or self.executor.active() or self.acks.pending:
+            if time.monotonic() >= self._deadline:
                 return False
-            if len(self.executor.active()) == self.watch.stuck and not self.acks.pending:
-                return False  # only threads that never end are left
+            if self._has_only_stuck_runs():
+                return False
+            self.executor.staff()
             time.sleep(0.02)  # the last poll of a process that has nothing else to do
-            waited += 0.02
         return True
+
+    def _has_only_stuck_runs(self) -> bool:
+        """Whether only threads are left that never end."""
+        active = len(self.executor.active())
+        return 0 < active == self.watch.stuck and not self.acks.pending and not self._claiming.is_alive
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

@@ -43,6 +43,8 @@ class Executor:
         self._watch = watch
         self._queue: SimpleQueue[Run | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._staffing = threading.Lock()
+        self._is_short = False
         self._active: dict[tuple[int, str], Run] = {}
 
     def start(self, run: Run) -> None:
@@ -52,8 +54,20 @@ class Executor:
         if timeout_s is not None:
             self._watch.add(run, timeout_s)
         self._queue.put(run)
-        if len(self._threads) < self._slots.total:
-            self._add_thread()
+        self.staff()
+
+    def staff(self) -> None:
+        """See to a thread for each run; one that cannot be started now is tried again by the next call."""
+        with self._staffing:
+            while len(self._threads) < self._slots.total:
+                try:
+                    self._add_thread()
+                except RuntimeError as error:  # at the system's limit; the threads there are take turns
+                    if not self._is_short:
+                        self._is_short = True
+                        worker_log.error("no thread can be started now: %s; jobs wait for one", error)
+                    return
+            self._is_short = False
 
     def active(self) -> list[Run]:
         """The runs that have not ended."""
@@ -84,8 +98,8 @@ class Executor:
         # Daemons: a job that never ends must not keep a stopping process alive.
         name = f"belay-job-{len(self._threads) + 1}"
         thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def _work(self) -> None:
         try:

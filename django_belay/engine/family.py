@@ -42,7 +42,10 @@ class Member:
     def tell(self, message: Message) -> None:
         """Send to the child; a child that is gone is noticed by its exit."""
         try:
-            self.channel.send(message)
+            if message["t"] == "poke":
+                self.channel.offer(message)  # a child that is busy for so long polls afterwards
+            else:
+                self.channel.send(message)
         except ChannelClosed:
             self.is_silent = True
 

@@ -66,7 +66,7 @@ class Loop:
             except Unavailable as error:
                 self._note_outage(error)
                 delay_s = patience.next_s()
-            except Exception:
+            except BaseException:  # turns call user code as well, a cron's for instance, and it may exit
                 self._log.exception("the %s loop failed; it goes on", self.name)
                 delay_s = patience.next_s()
             else:

@@ -78,6 +78,7 @@ class Producer:
     def turn(self) -> None:
         """One round, then the wait until the next is due."""
         self._slots.settle()
+        self._executor.staff()
         free = self._free()
         if free <= 0:
             self._slots.wait(spread(self._services.options.idle_poll_s), ends=1)

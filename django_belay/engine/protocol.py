@@ -26,6 +26,7 @@ supervisor to child
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -38,6 +39,12 @@ Message = dict[str, Any]
 _LENGTH: Final = struct.Struct("!I")
 _CHUNK = 65536
 SEND_TIMEOUT_S: Final = 10.0
+_OFFER_S: Final = 0.05
+
+
+def _framed(message: Message) -> bytes:
+    data = orjson.dumps(message)
+    return _LENGTH.pack(len(data)) + data
 
 
 class ChannelClosed(Exception):
@@ -51,9 +58,13 @@ class Channel:
         self._socket = end
         self._sending = threading.Lock()
         self._buffer = bytearray()
-        # A side that reads nothing for so long is as good as gone; no wait is unbounded.
-        seconds = struct.pack("@ll", int(SEND_TIMEOUT_S), 0)
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+        self.limit_send(SEND_TIMEOUT_S)
+
+    def limit_send(self, seconds: float) -> None:
+        """How long a send may wait; a side that reads nothing for so long is as good as gone."""
+        whole, part = divmod(seconds, 1.0)
+        limit = struct.pack("@ll", int(whole), int(part * 1_000_000))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -64,11 +75,37 @@ class Channel:
         Raises:
             ChannelClosed: The other side is gone, or has not read for ten seconds.
         """
-        data = orjson.dumps(message)
+        with self._sending:
+            self._send(_framed(message))
+
+    def offer(self, message: Message) -> bool:
+        """Send a hint unless that would wait; whether it was sent.
+
+        Raises:
+            ChannelClosed: The other side is gone.
+        """
+        data = _framed(message)
+        if not self._sending.acquire(timeout=_OFFER_S):
+            return False
         try:
-            with self._sending:
-                self._socket.sendall(_LENGTH.pack(len(data)) + data)
+            sent = self._socket.send(data, socket.MSG_DONTWAIT)
+            if sent < len(data):
+                self._send(data[sent:])
+            return True
+        except BlockingIOError:
+            return False
         except OSError as error:
+            raise ChannelClosed(str(error)) from error
+        finally:
+            self._sending.release()
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            # Half a message may be out, and would garble whatever followed it.
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
             raise ChannelClosed(str(error)) from error
 
     def receive(self) -> list[Message]:

@@ -6,9 +6,12 @@ The engine knows no Django, so connection hygiene and Django's signals come in a
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django_belay.contract.job import Job
@@ -25,12 +28,28 @@ from django_belay.contract.outcome import (
 if TYPE_CHECKING:
     from django_belay.engine.context import JobContext
 
-worker_log = logging.getLogger("django_belay.worker")
-lease_log = logging.getLogger("django_belay.lease")
-sweeper_log = logging.getLogger("django_belay.sweeper")
-cron_log = logging.getLogger("django_belay.cron")
-notify_log = logging.getLogger("django_belay.notify")
-job_log = logging.getLogger("django_belay.job")
+
+def _engine_logger(name: str) -> logging.Logger:
+    """A logger that no broken filter or handler of a project can make raise into a loop or a job's end."""
+    logger = logging.getLogger(name)
+    logger.handle = partial(_handle, logger.handle)  # type: ignore[method-assign]
+    return logger
+
+
+def _handle(handle: Callable[[logging.LogRecord], None], record: logging.LogRecord) -> None:
+    try:
+        handle(record)
+    except Exception:
+        with contextlib.suppress(Exception):  # standard error may be closed or gone
+            traceback.print_exc()
+
+
+worker_log = _engine_logger("django_belay.worker")
+lease_log = _engine_logger("django_belay.lease")
+sweeper_log = _engine_logger("django_belay.sweeper")
+cron_log = _engine_logger("django_belay.cron")
+notify_log = _engine_logger("django_belay.notify")
+job_log = _engine_logger("django_belay.job")
 
 _OUTCOME_NAMES: dict[type[Any], str] = {
     Succeeded: "succeeded",
@@ -65,7 +84,7 @@ def call_hook(hook: Callable[..., None] | None, *args: Any) -> None:
         return
     try:
         hook(*args)
-    except Exception:
+    except BaseException:  # a receiver may exit; the job it looked at has its own end
         worker_log.exception("a hook failed: %r", hook)
 
 

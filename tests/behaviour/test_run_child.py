@@ -6,10 +6,13 @@ import threading
 import time
 from typing import Any
 
+import pytest
+
 from django_belay.contract.admission import Limits
 from django_belay.contract.job import NewJob
 from django_belay.engine.options import QueueOptions
 from django_belay.exceptions import LeaseLost
+from django_belay.storage.base import Storage
 from tests.behaviour.supervised import DEADLINE_S, MakeChild, eventually
 
 
@@ -135,3 +138,71 @@ def test_a_row_of_unknown_kind_stops_no_other(make_child: MakeChild) -> None:
         lambda: row if (row := child.bench.storage.get_job(foreign.job_id)).state == "ready" else None
     )
     assert (row.attempt, row.errors) == (0, [])
+
+
+def test_threads_that_cannot_be_started_strand_no_job(
+    make_child: MakeChild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the limit of processes: what was claimed runs as soon as a thread is to be had."""
+    start, refused = threading.Thread.start, 0
+
+    def refuse(thread: threading.Thread) -> None:
+        nonlocal refused
+        if thread.name.startswith("belay-job") and refused < 5:
+            refused += 1
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    one = make_child(lambda: 1)
+    ids = [one.add() for _ in range(8)]
+    one.start()
+    eventually(lambda: all(one.state(job_id) == "succeeded" for job_id in ids))
+    assert refused == 5
+    assert {one.bench.storage.get_job(job_id).attempt for job_id in ids} == {1}
+
+
+def test_the_grace_is_real_time(make_child: MakeChild, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that keep the interpreter busy make every short sleep long; a hand-back must still come."""
+    sleep, may_end = time.sleep, threading.Event()
+    one = make_child(lambda: may_end.wait(DEADLINE_S) and None)
+    job_id = one.add()
+    one.start()
+    eventually(lambda: one.state(job_id) == "running")
+    monkeypatch.setattr("django_belay.engine.child.time.sleep", lambda seconds: sleep(seconds * 25))
+    one.channel.send({"t": "stop", "grace": 0.5})
+    row = one.bench.storage.get_job
+    before = time.monotonic()
+    try:
+        eventually(lambda: row(job_id).state == "ready")
+        assert time.monotonic() - before < 6
+        assert row(job_id).attempt == 0
+    finally:
+        may_end.set()
+
+
+def test_a_claim_without_an_answer_does_not_prolong_the_grace(
+    make_child: MakeChild, store: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end, answers, asked = threading.Event(), threading.Event(), threading.Event()
+    one = make_child(lambda: may_end.wait(DEADLINE_S) and None, shutdown_grace_s=DEADLINE_S)
+    job_id = one.add()
+    one.start()
+    eventually(lambda: one.state(job_id) == "running")
+    claim = store.claim
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        asked.set()
+        answers.wait(DEADLINE_S)
+        return claim(*args, **kwargs)
+
+    monkeypatch.setattr(type(store), "claim", lambda self, *args, **kwargs: slow(*args, **kwargs))
+    try:
+        assert asked.wait(DEADLINE_S)
+        before = time.monotonic()
+        one.channel.send({"t": "stop", "grace": 0.2})
+        eventually(lambda: one.state(job_id) == "ready")
+        assert time.monotonic() - before < 6
+    finally:
+        answers.set()
+        may_end.set()

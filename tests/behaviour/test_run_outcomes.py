@@ -11,6 +11,7 @@ import pytest
 from django_belay.contract import envelope
 from django_belay.engine.context import JobContext
 from django_belay.engine.run import Run
+from django_belay.engine.telemetry import worker_log
 from django_belay.exceptions import LeaseLost
 from django_belay.storage.base import Ack, Applied, Stale, Storage
 from django_belay.testing.clock import SimClock
@@ -186,6 +187,59 @@ def test_a_broken_hook_changes_nothing(bench: Workbench, caplog: pytest.LogCaptu
     bench.hook(before_job=lambda: 1 / 0)
     assert bench.run_once(lambda: 1).state == "succeeded"
     assert "a hook failed" in caplog.text
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+@pytest.mark.parametrize("name", ["before_job", "job_started", "job_finished", "after_job"])
+def test_a_hook_that_exits_changes_nothing(bench: Workbench, name: str, error: BaseException) -> None:
+    def hook(*_: Any) -> None:
+        raise error
+
+    bench.hook(**{name: hook})
+    assert bench.run_once(lambda: 1).state == "succeeded"
+
+
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.ERROR])
+def test_logging_that_raises_changes_no_outcome(bench: Workbench, level: int) -> None:
+    """A succeeded job is not run again because of it, a failed attempt has its own error."""
+
+    def broken(_record: logging.LogRecord) -> bool:
+        raise AttributeError("request")
+
+    def fails() -> None:
+        raise KeyError("the job's own")
+
+    before = worker_log.level
+    worker_log.addFilter(broken)
+    worker_log.setLevel(level)
+    try:
+        assert bench.run_once(lambda: 1).state == "succeeded"
+        bench.define(fails, "fails")
+        bench.add("fails", max_attempts=1)
+        row = bench.run()
+    finally:
+        worker_log.removeFilter(broken)
+        worker_log.setLevel(before)
+    assert (row.state, row.errors[0]["type"]) == ("failed", "KeyError")
+
+
+@pytest.mark.parametrize("base", [Exception, BaseException])
+@pytest.mark.parametrize("raised", [KeyError, SystemExit, RecursionError])
+def test_an_error_that_cannot_be_shown_is_retried_like_any_other(
+    bench: Workbench, base: type[BaseException], raised: type[BaseException]
+) -> None:
+    class Rude(base):  # type: ignore[misc, valid-type]
+        def __str__(self) -> str:
+            raise raised
+
+        __repr__ = __str__
+
+    def fails() -> None:
+        raise Rude
+
+    row = bench.run_once(fails)
+    assert row.state == "ready"
+    assert row.errors[0]["type"].endswith("Rude")
 
 
 def test_each_job_has_a_context_of_its_own(bench: Workbench) -> None:
