@@ -264,7 +264,9 @@ def test_tasks_can_be_asserted_by_their_own_arguments() -> None:
     tasks.echo.enqueue(1)
     tasks.result_id.enqueue(prefix="p")
     assert_enqueued(tasks.echo, value=1, twice=False, count=1)
+    tasks.attempt.enqueue(2)
     assert_enqueued(tasks.result_id, prefix="p")
+    assert_enqueued(tasks.attempt, fail_until=2)
     assert_not_enqueued(tasks.echo, value=2)
 
 
