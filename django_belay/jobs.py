@@ -14,13 +14,14 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_belay import _enqueue, conf
+from django_belay._chunk_items import chunk_items
 from django_belay._options import OF_THE_CODE, OF_THE_ROW, check_name, merge
 from django_belay.contract.inputs import InputCodec
 from django_belay.db import DjangoSession
 from django_belay.deferred import Deferred
 from django_belay.exceptions import ConfigurationError, InvalidInput
 from django_belay.handles import EnqueueReport, JobHandle
-from django_belay.registry import JobDefinition, JobOptions, registry
+from django_belay.registry import Chunk, JobDefinition, JobOptions, registry
 
 if TYPE_CHECKING:
     from django_belay.engine.context import JobContext
@@ -146,6 +147,9 @@ class JobFunction(Generic[P, R]):
 def job(function: Callable[Concatenate[JobContext, P], R], /) -> JobFunction[P, R]: ...
 @overload
 def job(function: Callable[P, R], /) -> JobFunction[P, R]: ...
+# What one job of a chunk takes is no part of the function's signature.
+@overload
+def job(*, chunk: Chunk, **options: Any) -> Callable[[Callable[..., R]], JobFunction[..., R]]: ...
 @overload
 def job(**options: Any) -> _Decorator: ...
 def job(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
@@ -188,15 +192,18 @@ def _define(function: Callable[..., Any], options: Mapping[str, Any]) -> JobFunc
     kind = given.pop("kind", None)
     aliases = _aliases(given.pop("aliases", ()))
     where = f"@job on {function.__module__}.{function.__qualname__}"
-    codec = InputCodec.for_function(function, skip_first=CONTEXT)
+    merged = merge(JobOptions(), given, where=where, allowed=(*OF_THE_ROW, *OF_THE_CODE))
+    items = chunk_items(function, where=where, context=CONTEXT) if merged.chunk is not None else None
+    codec = items.codec if items else InputCodec.for_function(function, skip_first=CONTEXT)
     definition = JobDefinition(
         kind=_default_kind(function) if kind is None else check_name(f"{where}: kind={kind!r:.60}", kind),
         function=function,
         codec=codec,
-        options=merge(JobOptions(), given, where=where, allowed=(*OF_THE_ROW, *OF_THE_CODE)),
+        options=merged,
         aliases=aliases,
-        takes_context=codec.takes_context,
+        takes_context=items.takes_context if items else codec.takes_context,
         is_async=inspect.iscoroutinefunction(function),
+        item_type=items.item_type if items else None,
     )
     registry.register(definition)
     return JobFunction(definition)

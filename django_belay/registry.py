@@ -74,7 +74,10 @@ class JobOptions:
 
 @dataclass(slots=True, kw_only=True, frozen=True, eq=False)
 class JobDefinition:
-    """A registered job: its function and how its input travels."""
+    """A registered job: its function and how its input travels.
+
+    ``item_type`` is what a chunk job takes its items as; ``None`` is a dictionary.
+    """
 
     kind: str
     function: Callable[..., Any]
@@ -83,6 +86,7 @@ class JobDefinition:
     aliases: tuple[str, ...] = ()
     takes_context: bool = True
     is_async: bool = False
+    item_type: Callable[..., Any] | None = None
 
 
 class Registry:

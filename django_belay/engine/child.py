@@ -152,6 +152,7 @@ class Child:
             self._apply_queues(self._services.storage.list_queues(), is_told=False)
         self.producer.turn()
         if self._once:
+            self.producer.start_gathered(all_=True)
             self.leave(None)
             return
         now = time.monotonic()
@@ -210,7 +211,7 @@ class Child:
                 self.slots.poke()
             case {"t": "lost", "j": pairs}:
                 for job_id, leased_by in pairs:
-                    self.executor.interrupt(job_id, leased_by, LeaseLost)
+                    self._lose(job_id, leased_by)
             case {"t": "queues", "q": rows}:
                 self._apply_queues(rows_from_json(rows), is_told=True)
             case {"t": "hold", "on": is_on}:
@@ -239,7 +240,11 @@ class Child:
         renewal = self._services.storage.renew_leases(leases, until=until)
         for lease in leases:
             if lease.job_id in renewal.lost:
-                self.executor.interrupt(lease.job_id, lease.leased_by, LeaseLost)
+                self._lose(lease.job_id, lease.leased_by)
+
+    def _lose(self, job_id: int, leased_by: str) -> None:
+        self.producer.gatherer.interrupt(job_id, leased_by, LeaseLost)
+        self.executor.interrupt(job_id, leased_by, LeaseLost)
 
     # -- the end ---------------------------------------------------------------------
 
@@ -266,6 +271,8 @@ class Child:
             if self._has_only_stuck_runs():
                 return False
             self.executor.staff()
+            if not self._claiming.is_alive:
+                self.producer.start_gathered(all_=True)
             time.sleep(0.02)  # the last poll of a process that has nothing else to do
         return True
 
@@ -282,7 +289,9 @@ class Child:
     def _hand_back(self) -> None:
         """The last write: what was claimed and did not end is ready again, its attempt returned."""
         self.acks.flush(LAST_CALL_S)
-        stuck = {(run.job.id, run.lease.leased_by) for run in self.watch.stuck_runs()}
+        stuck = {
+            (lease.job_id, lease.leased_by) for run in self.watch.stuck_runs() for lease in run.leases
+        }
         leases = [lease for lease in self.leases.all() if (lease.job_id, lease.leased_by) not in stuck]
         if not leases:
             return

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from queue import SimpleQueue
 
 from django_belay.contract.error_entry import named_entry
+from django_belay.contract.job import Lease
 from django_belay.contract.outcome import Failed
 from django_belay.engine.acks import Acknowledger
+from django_belay.engine.gather import ChunkRun
 from django_belay.engine.leases import LeaseBook
 from django_belay.engine.run import Interruption, Run
 from django_belay.engine.runner import Runner
@@ -59,7 +62,7 @@ class Executor:
     def staff(self) -> None:
         """See to a thread for each run; one that cannot be started now is tried again by the next call."""
         with self._staffing:
-            while len(self._threads) < self._slots.total:
+            while len(self._threads) < min(self._slots.total, self._services.options.concurrency):
                 try:
                     self._add_thread()
                 except RuntimeError as error:  # at the system's limit; the threads there are take turns
@@ -76,8 +79,12 @@ class Executor:
     def interrupt(self, job_id: int, leased_by: str, reason: Interruption) -> None:
         """Make one run stop, if it is still there."""
         run = self._active.get((job_id, leased_by))
-        if run is not None:
+        if run is not None and not isinstance(run, ChunkRun):
             run.interrupt(reason)
+            return
+        for chunk in self.active():
+            if isinstance(chunk, ChunkRun):
+                chunk.interrupt_member(job_id, leased_by, reason)
 
     def stop_threads(self) -> None:
         """Let idle threads end; busy ones follow when their job does."""
@@ -111,21 +118,25 @@ class Executor:
 
     def _run(self, run: Run) -> None:
         try:
-            ack = self._runner.execute(run)
+            acks = self._runner.execute_all(run)
         except BaseException as error:
             worker_log.critical("job %s: the engine failed around it", run.job.id, exc_info=True)
-            ack = self._engine_failure(run, error)
+            acks = [self._engine_failure(lease, run, error) for lease in run.leases]
+        self._ended(run, acks)
+
+    def _ended(self, run: Run, acks: Sequence[Ack]) -> None:
         self._active.pop((run.job.id, run.lease.leased_by), None)
-        if ack is None:
-            self._leases.release([run.lease])
-        else:
+        for ack in acks:
             self._acks.put(ack)
+        if len(acks) < len(run.leases):
+            acked = {ack.lease.job_id for ack in acks}
+            self._leases.release([lease for lease in run.leases if lease.job_id not in acked])
         self._slots.release(run.job.queue)
 
-    def _engine_failure(self, run: Run, error: BaseException) -> Ack:
+    def _engine_failure(self, lease: Lease, run: Run, error: BaseException) -> Ack:
         entry = named_entry(
             f"the engine failed: {type(error).__name__}",
             attempt=run.job.attempt,
             at=self._services.clock.now(),
         )
-        return Ack(lease=run.lease, outcome=Failed(error=entry))
+        return Ack(lease=lease, outcome=Failed(error=entry))

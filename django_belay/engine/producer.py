@@ -12,6 +12,7 @@ from django_belay.engine.acks import Acknowledger
 from django_belay.engine.adaptive import AdaptiveLimits
 from django_belay.engine.executor import Executor
 from django_belay.engine.fairness import rooms_of, rotate, share_slots
+from django_belay.engine.gather import Gatherer
 from django_belay.engine.leases import LeaseBook
 from django_belay.engine.options import QueueOptions
 from django_belay.engine.patience import Patience, spread
@@ -27,6 +28,8 @@ from django_belay.storage.base import Ack, ClaimRound, Demand
 # A limited queue that had rows but admitted none is not asked again at the hot cadence.
 REFUSED_PAUSE_S = 0.25
 QUIET_AFTER = 2
+# Of a chunk queue in one round; more only make the round long.
+MAX_ROWS = 1000
 
 
 class Producer:
@@ -60,6 +63,13 @@ class Producer:
         self._limits: Mapping[str, int] = {}
         self._rooms: Mapping[str, int] = {}
         self._adaptive = AdaptiveLimits()
+        # A chunk kind has its queue alone (rule 12).
+        self._sizes = {
+            definition.options.queue: definition.options.chunk.size
+            for definition in services.registry
+            if definition.options.chunk is not None
+        }
+        self.gatherer = Gatherer(longest_s=services.options.lease_ttl.total_seconds() / 2)
         self._misses: dict[str, int] = {}
         self._refused_until: dict[str, float] = {}
         self._rounds = 0
@@ -79,15 +89,16 @@ class Producer:
         """One round, then the wait until the next is due."""
         self._slots.settle()
         self._executor.staff()
+        self.start_gathered()
         free = self._free()
         if free <= 0:
-            self._slots.wait(spread(self._services.options.idle_poll_s), ends=1)
+            self._pause(spread(self._services.options.idle_poll_s), ends=1)
             return
         try:
             found, wanted = self._round(free)
         except Unavailable as error:
             self._went_down(error)
-            self._slots.wait(self._outage.next_s(), ends=0)
+            self._pause(self._outage.next_s(), ends=0)
             return
         self._came_up()
         self._wait(found, wanted)
@@ -107,8 +118,9 @@ class Producer:
         self._queues = self._services.queues.served
         self._limits = self._adaptive.of(self._queues)
         shares = self._shares(free)
+        takes = {queue: self._rows(queue, slots) for queue, slots in shares.items()}
         limited = [queue for queue in shares if self._queues[queue].limits.is_limited]
-        demands = [Demand(queue=queue, take=take) for queue, take in shares.items() if queue not in limited]
+        demands = [Demand(queue=queue, take=take) for queue, take in takes.items() if queue not in limited]
         if not shares:
             return 0, 0
         now = self._services.clock.now()
@@ -119,10 +131,17 @@ class Producer:
         answer = self._services.storage.claim(round_, demands=demands, limited=limited, now=now)
         claimed = self._take(answer.jobs, now)
         for queue in answer.claimable:
-            jobs = self._ask_limited(round_, Demand(queue=queue, take=shares[queue]), now)
+            jobs = self._ask_limited(round_, Demand(queue=queue, take=takes[queue]), now)
             claimed += self._take(jobs, now)
         self._learn(shares, claimed, claimable=answer.claimable)
-        return len(claimed), sum(shares.values())
+        return len(claimed), sum(takes.values())
+
+    def _rows(self, queue: str, slots: int) -> int:
+        """How many rows fill so many slots, a call of a chunk kind being one."""
+        size = self._sizes.get(queue)
+        if size is None:
+            return slots
+        return min(slots * size, max(MAX_ROWS, size)) + self.gatherer.room(queue)
 
     def _shares(self, free: int) -> dict[str, int]:
         now = time.monotonic()
@@ -140,7 +159,7 @@ class Producer:
     def _ask_limited(self, round_: ClaimRound, demand: Demand, now: datetime) -> list[Job]:
         queue = self._queues[demand.queue]
         jobs = self._services.storage.claim_limited(
-            round_, demand=demand, limits=queue.limits, local_limit=self._limits[demand.queue], now=now
+            round_, demand=demand, limits=queue.limits, local_limit=self._limits[demand.queue] * self._sizes.get(demand.queue, 1), now=now
         )
         if not jobs:
             self._refused_until[demand.queue] = time.monotonic() + REFUSED_PAUSE_S
@@ -148,7 +167,8 @@ class Producer:
 
     def _learn(self, shares: dict[str, int], claimed: Sequence[Job], *, claimable: Sequence[str]) -> None:
         """Remember which queues had work: empty ones are asked for less, adaptive limits follow."""
-        got = Counter(job.queue for job in claimed)
+        rows = Counter(job.queue for job in claimed)
+        got = {queue: -(-rows[queue] // self._sizes.get(queue, 1)) for queue in shares}
         for queue, asked in shares.items():
             self._misses[queue] = 0 if got[queue] else self._misses.get(queue, 0) + 1
             self._adaptive.note_round(
@@ -172,11 +192,23 @@ class Producer:
         self._leases.hold(jobs[0].leased_by or "", [self._renewal(one) for one in prepared])
         for one in prepared:
             if isinstance(one, Run):
-                self._slots.take(one.job.queue)
-                self._executor.start(one)
+                self._start(one)
             else:
                 self._acks.put(one)
+        self.start_gathered()
         return jobs
+
+    def _start(self, run: Run) -> None:
+        if run.definition.options.chunk is None:
+            self._slots.take(run.job.queue)
+            self._executor.start(run)
+        elif self.gatherer.add(run):
+            self._slots.take(run.job.queue)
+
+    def start_gathered(self, *, all_: bool = False) -> None:
+        """Start the calls over chunks that are full or have gathered for long enough."""
+        for call in self.gatherer.due(all_=all_):
+            self._executor.start(call)
 
     def _prepare(self, job: Job, now: datetime) -> Run | Ack:
         try:
@@ -186,9 +218,13 @@ class Producer:
             return unreadable(job, error, now=now)
 
     def _renewal(self, one: Run | Ack) -> tuple[Lease, float | None]:
-        if isinstance(one, Run):
-            return one.lease, self._watch.renew_for_s(one.definition.options.timeout)
-        return one.lease, None
+        if not isinstance(one, Run):
+            return one.lease, None
+        options = one.definition.options
+        renew_for_s = self._watch.renew_for_s(options.timeout)
+        if renew_for_s is not None and options.chunk is not None:
+            renew_for_s += options.chunk.gather
+        return one.lease, renew_for_s
 
     # -- waiting -------------------------------------------------------------------
 
@@ -196,13 +232,18 @@ class Producer:
         options = self._services.options
         self.is_idle = not found and not self._slots.total and not self._acks.pending
         if not found:
-            self._slots.wait(self._idle.next_s(), ends=0)
+            self._pause(self._idle.next_s(), ends=0)
             return
         self._idle.reset()
         if found == wanted and self._free() > 0:
             return  # there is surely more
         # A round for every single slot would cost a statement a job: let a batch come free.
-        self._slots.wait(spread(options.busy_poll_s), ends=max(self._slots.total // 2, 1))
+        self._pause(spread(options.busy_poll_s), ends=max(self._slots.total // 2, 1))
+
+    def _pause(self, seconds: float, *, ends: int) -> None:
+        """Wait for ends of jobs or a poke; at most until a gathered call is due."""
+        gathered_s = self.gatherer.next_s()
+        self._slots.wait(seconds if gathered_s is None else min(seconds, gathered_s), ends=ends)
 
     def _went_down(self, error: Unavailable) -> None:
         self.is_idle = False

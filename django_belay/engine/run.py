@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -78,6 +78,16 @@ class Run:
     @property
     def has_ended(self) -> bool:
         return self._ended
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether it was told to stop."""
+        return self._pending is not None
+
+    @property
+    def leases(self) -> Sequence[Lease]:
+        """What it holds: one job, or those of a chunk."""
+        return (self.lease,)
 
     # -- called by the run's own thread ----------------------------------------
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from contextvars import Context
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from django_belay.contract import envelope
@@ -28,8 +26,10 @@ from django_belay.contract.outcome import (
     Snoozed,
     Succeeded,
 )
+from django_belay.engine.chunk_runner import ChunkRunner
 from django_belay.engine.context import JobContext
-from django_belay.engine.options import Middleware
+from django_belay.engine.gather import ChunkRun
+from django_belay.engine.middleware import with_middleware
 from django_belay.engine.run import Run
 from django_belay.engine.services import Services
 from django_belay.engine.telemetry import call_hook, job_facts, lease_log, outcome_name, worker_log
@@ -45,7 +45,8 @@ class Runner:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._call = _with_middleware(self._call_function, services.options.middleware)
+        self._chunks = ChunkRunner(self, services)
+        self._call = with_middleware(self._call_function, services.options.middleware)
 
     def prepare(self, job: Job, *, claimed_at: datetime) -> Run | Ack:
         """A run of a claimed job, or its ack where no user code is to be started.
@@ -63,8 +64,17 @@ class Runner:
             return Ack(lease=run.lease, outcome=Cancelled(reason=EXPIRED))
         return run
 
+    def execute_all(self, run: Run) -> list[Ack]:
+        """Run a job, or a call over many; the acks of those whose lease still holds."""
+        if isinstance(run, ChunkRun):
+            return self._chunks.execute(run)
+        ack = self.execute(run)
+        return [] if ack is None else [ack]
+
     def execute(self, run: Run) -> Ack | None:
         """Run the job; ``None`` when the run lost its lease and must write nothing."""
+        if run.definition.options.chunk is not None:
+            return next(iter(self._chunks.execute(ChunkRun([run]))), None)
         hooks = self._services.hooks
         context = JobContext(run, self._services)
         if (park := self._park_again(run, context)) is not None:
@@ -78,7 +88,7 @@ class Runner:
             call_hook(hooks.after_job)
         if outcome is None:
             return None
-        follow_ups = self._follow_ups(run, outcome) if type(outcome) is Failed else ()
+        follow_ups = self.follow_ups(run, outcome) if type(outcome) is Failed else ()
         return Ack(lease=run.lease, outcome=outcome, enqueue=follow_ups)
 
     def _park_again(self, run: Run, context: JobContext) -> Park | None:
@@ -95,12 +105,12 @@ class Runner:
             result = Context().run(self._begin, run, context)
             run.end()
             outcome = Succeeded(None if result is None else envelope.encode(result))
-            self._finished(context, outcome, started)
+            self.finished(context, outcome, started)
         except BaseException as error:
             run.end()
-            outcome = self._judge(run, error)
+            outcome = self.judge(run, error)
             # Within the handler: receivers may look at the exception being handled.
-            self._finished(context, outcome, started, error)
+            self.finished(context, outcome, started, error)
         return outcome
 
     def _begin(self, run: Run, context: JobContext) -> Any:
@@ -113,13 +123,13 @@ class Runner:
 
     def _call_function(self, context: JobContext) -> Any:
         definition = context._run.definition
-        kwargs = definition.codec.decode(self._plain_input(context.job))
+        kwargs = definition.codec.decode(self.plain_input(context.job))
         arguments = (context,) if definition.takes_context else ()
         if definition.is_async:
             return asyncio.run(definition.function(*arguments, **kwargs))
         return definition.function(*arguments, **kwargs)
 
-    def _plain_input(self, job: Job) -> Any:
+    def plain_input(self, job: Job) -> Any:
         """The input in the clear: it exists in this process alone, and only while the job runs."""
         if not is_encrypted(job.input):
             return job.input
@@ -127,7 +137,7 @@ class Runner:
 
     # -- ends ------------------------------------------------------------------------
 
-    def _judge(self, run: Run, error: BaseException) -> Outcome | None:
+    def judge(self, run: Run, error: BaseException) -> Outcome | None:
         now = self._services.clock.now()
         try:
             return judge(
@@ -141,7 +151,7 @@ class Runner:
             worker_log.exception("job %s: its failure could not be judged", run.job.id)
             return Failed(error=describe(failure, run.job, now=now))
 
-    def _finished(
+    def finished(
         self,
         context: JobContext,
         outcome: Outcome | None,
@@ -166,7 +176,7 @@ class Runner:
         )
         return Ack(lease=Lease.of(job), outcome=Snoozed(until=now + delay))
 
-    def _follow_ups(self, run: Run, outcome: Failed) -> tuple[NewJob, ...]:
+    def follow_ups(self, run: Run, outcome: Failed) -> tuple[NewJob, ...]:
         kind = run.definition.options.on_failure
         if kind is None:
             return ()
@@ -207,19 +217,6 @@ def unreadable(job: Job, error: BaseException, *, now: datetime) -> Ack:
     """The ack of a claimed row that could not even be prepared."""
     entry = named_entry(f"the job could not be started: {type(error).__name__}", attempt=job.attempt, at=now)
     return Ack(lease=Lease.of(job), outcome=Failed(error={**entry, **describe(error, job, now=now)}))
-
-
-def _with_middleware(
-    call: Callable[[JobContext], Any], middleware: tuple[Middleware, ...]
-) -> Callable[[JobContext], Any]:
-    """Wrap the call; the first middleware is the outermost."""
-    for handler in reversed(middleware):
-        call = partial(_handle, handler, call)
-    return call
-
-
-def _handle(handler: Middleware, call_next: Callable[[JobContext], Any], context: JobContext) -> Any:
-    return handler(context, call_next)
 
 
 def _has_expired(job: Job, expires_s: float | None, now: datetime) -> bool:

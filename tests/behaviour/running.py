@@ -9,6 +9,7 @@ from datetime import datetime
 from inspect import iscoroutinefunction
 from typing import Any
 
+from django_belay._chunk_items import chunk_items
 from django_belay.contract.inputs import InputCodec
 from django_belay.contract.job import Job, NewJob
 from django_belay.engine.options import WorkerOptions
@@ -43,15 +44,18 @@ class Workbench:
         self.runner = Runner(self.services)
 
     def define(self, function: Callable[..., Any], kind: str = "k", **options: Any) -> None:
-        codec = InputCodec.for_function(function)
+        is_chunk = options.get("chunk") is not None
+        items = chunk_items(function, where=kind, context="ctx") if is_chunk else None
+        codec = items.codec if items else InputCodec.for_function(function)
         self.services.registry.register(
             JobDefinition(
                 kind=kind,
                 function=function,
                 codec=codec,
                 options=JobOptions(**options),
-                takes_context=codec.takes_context,
+                takes_context=items.takes_context if items else codec.takes_context,
                 is_async=iscoroutinefunction(function),
+                item_type=items.item_type if items else None,
             )
         )
 

@@ -43,6 +43,8 @@ class Supervised:
             return
 
     def stop(self) -> None:
+        if not self._threads[0].is_alive():
+            return
         self.channel.send({"t": "stop", "grace": 0.2})
         self._threads[0].join(DEADLINE_S)
         assert not self._threads[0].is_alive()
