@@ -138,8 +138,12 @@ def printable(value: Any) -> str:
     """A value in one line of text; what could steer a terminal is escaped."""
     if value is None:
         return "-"
-    text = value if isinstance(value, str) else _plain(value) if isinstance(value, datetime) else None
-    text = dump(value) if text is None else text
+    if isinstance(value, Decimal):
+        text = format(value, "f")
+    elif isinstance(value, datetime):
+        text = _plain(value)
+    else:
+        text = value if isinstance(value, str) else dump(value)
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 

@@ -174,7 +174,8 @@ def test_stats_count_queues_and_workers() -> None:
     assert as_json("belay_stats", "--queue", "mail")["queues"] == []
     text = command("belay_stats")
     assert "oldest ready at" in text
-    assert "1 worker processes" in text
+    assert "1 worker process was seen lately" in text
+    assert "no jobs that wait" in command("belay_stats", "--queue", "mail")
 
 
 # -- enqueue -------------------------------------------------------------------------

@@ -44,8 +44,14 @@ class Command(BaseCommand):
                 self.stdout.write(report.dump(dataclasses.asdict(queue)))
         else:
             rows = [[getattr(queue, name) for name in COLUMNS] for queue in queues]
-            report.write_table(self.stdout, [name.replace("_", " ") for name in COLUMNS], rows)
-            self.stdout.write(f"\n{len(nodes)} worker processes")
+            if rows:
+                report.write_table(self.stdout, [name.replace("_", " ") for name in COLUMNS], rows)
+            else:
+                self.stdout.write(
+                    "no jobs that wait, run or have failed; belay_jobs list shows those that ended"
+                )
+            processes = "process was" if len(nodes) == 1 else "processes were"
+            self.stdout.write(f"\n{len(nodes)} worker {processes} seen lately")
             for node in nodes:
                 self.stdout.write(
                     f"{report.printable(node.incarnation)}  claimed {report.printable(node.claimed_at)}  "

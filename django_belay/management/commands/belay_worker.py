@@ -8,9 +8,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_belay import conf, db, schedules
+from django_belay.engine.options import WorkerOptions
 from django_belay.engine.queue_table import QueueTable
 from django_belay.engine.services import Services
-from django_belay.engine.spawn import spawn
+from django_belay.engine.spawn import open_standard_files, spawn
 from django_belay.engine.supervisor import Supervisor, WorkPlan
 from django_belay.exceptions import ConfigurationError, SchemaError
 from django_belay.management.child import Overrides
@@ -21,8 +22,8 @@ MIB = 1024 * 1024
 
 class Command(BaseCommand):
     help = (
-        "Runs jobs. SIGTERM stops claiming, lets running jobs finish within SHUTDOWN_GRACE and hands the "
-        "rest back; a second signal ends at once. SIGUSR1 stops claims in this worker, SIGUSR2 lets them go on."
+        "Runs jobs. SIGTERM or Ctrl-C stops claiming, lets running jobs finish within SHUTDOWN_GRACE and "
+        "hands the rest back; a second signal ends at once. SIGUSR1 stops claims in this worker, SIGUSR2 lets them go on."
     )
     requires_system_checks = ["belay"]
 
@@ -70,6 +71,8 @@ class Command(BaseCommand):
             reload=given["reload"],
         )
         try:
+            if given["verbosity"] > 0:
+                self.stderr.write(announcement(overrides.apply(conf.worker_options())), self.style.NOTICE)
             code = supervise(overrides, plan)
         except (ConfigurationError, SchemaError) as error:
             raise CommandError(str(error)) from error
@@ -77,8 +80,20 @@ class Command(BaseCommand):
             sys.exit(code)
 
 
+def announcement(options: WorkerOptions) -> str:
+    """What a worker says when it starts: what it serves, and how to stop it."""
+    queues = ", ".join(f"{name} ({queue.limit} at a time)" for name, queue in sorted(options.queues.items()))
+    rows = ", queues of belay_queues" if options.serves_rows else ""
+    processes = "1 process" if options.processes == 1 else f"{options.processes} processes"
+    return (
+        f"belay_worker serves {queues}{rows} in {processes}. Ctrl-C stops it: running jobs have "
+        f"{options.shutdown_grace_s:g} s to finish; Ctrl-C again ends it at once."
+    )
+
+
 def supervise(overrides: Overrides, plan: WorkPlan) -> int:
     """Run a supervisor to its end; the exit code."""
+    open_standard_files()
     options = overrides.apply(conf.worker_options())
     storage = db.storage_for_worker(pool_size=6, application_name="belay-supervisor")
     services = Services(
