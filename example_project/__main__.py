@@ -47,6 +47,8 @@ def run_command(arguments: "list[str]", *, force: "str | None", keep_as: str) ->
         server = find_postgres(force, keep_as=keep_as)
     except PostgresNotFound as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
     with server:
         os.environ["DATABASE_URL"] = server.url  # the settings read it, and so do the workers
         if server.source == "container":
@@ -54,7 +56,10 @@ def run_command(arguments: "list[str]", *, force: "str | None", keep_as: str) ->
                 "belay: the container's data end with this command; "
                 "use --postgres=embedded or DATABASE_URL to keep them for the next one\n"
             )
-        execute_from_command_line(["example_project", *arguments])
+        try:
+            execute_from_command_line(["example_project", *arguments])
+        except KeyboardInterrupt:
+            sys.exit(130)  # as a shell says it; the server ends with the block
 
 
 if __name__ == "__main__":

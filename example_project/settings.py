@@ -76,6 +76,7 @@ TEMPLATES = [
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 STATIC_URL = "static/"
 USE_TZ = True
+TIME_ZONE = "UTC"  # as the commands print it
 
 BELAY = {
     "QUEUES": {"default": 4, "index": 4},

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from threading import Thread
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -57,8 +58,14 @@ class Command(BaseCommand):
         version, jobs = enqueue_index()
         started = time.monotonic()
         deadline = started + timeout
-        with running_workers(workers) as processes:
-            killed_at = self._watch(version, processes, kill=not no_kill, deadline=deadline)
+        try:
+            with running_workers(workers) as processes:
+                killed_at = self._watch(version, processes, kill=not no_kill, deadline=deadline)
+        except KeyboardInterrupt:
+            left = Job.objects.filter(pk__in=jobs, state__in=UNFINISHED).count()
+            raise CommandError(
+                f"stopped; {left} jobs are left. Workers of the next demo run them first", returncode=130
+            ) from None
         seconds = time.monotonic() - started
         version.refresh_from_db()
         self._report(version, jobs, killed_at, seconds)
@@ -166,7 +173,12 @@ def enqueue_index() -> tuple[IndexVersion, list[int]]:
 def running_workers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Worker processes, each in a process group of its own; ended with the block."""
     command = [sys.executable, "-m", "django", "belay_worker", "--settings", "example_project.settings"]
-    workers = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
+    workers = [
+        subprocess.Popen([*command, "-v", "0"], start_new_session=True, stderr=subprocess.PIPE)
+        for _ in range(count)
+    ]
+    for worker in workers:
+        Thread(target=pass_on, args=[worker], daemon=True).start()
     try:
         yield workers
     finally:
@@ -174,6 +186,13 @@ def running_workers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
             worker.terminate()
         for worker in workers:
             worker.wait(timeout=30)
+
+
+def pass_on(worker: subprocess.Popen[bytes]) -> None:
+    """Print what a worker says above the progress bar, not into it."""
+    assert worker.stderr is not None
+    for line in worker.stderr:
+        tqdm.write(line.decode(errors="replace").rstrip("\n"), file=sys.stderr)
 
 
 def kill_at_once(worker: subprocess.Popen[bytes]) -> None:
