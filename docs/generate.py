@@ -18,7 +18,8 @@ REFERENCE = Path(__file__).resolve().parent / "reference"
 COMMANDS_HEAD = """# Commands
 
 Made from the commands themselves by `python -m docs.generate`. Django's own options (`--settings`,
-`--verbosity`, …) work everywhere and are left out. A command that cannot do what it was asked ends
+`--verbosity`, …) work everywhere and are left out; where a command has actions they come before the
+action: `manage.py belay_cron --settings=shop.settings list`. A command that cannot do what it was asked ends
 with a message and a non-zero exit code; one that changes something says what it did and what it
 skipped, and why.
 """
