@@ -130,7 +130,18 @@ def test_rule_14_the_rows_of_full_keys_are_not_read(
         "per_key_limit": 5,
         "take": 100,
     }
-    for node in explain(connection, "rank_by_key", params, prepare=False):
+    for node in explain(connection, "rank_by_key", params):
         rows = node["Actual Rows"] * max(node["Actual Loops"], 1) + node.get("Rows Removed by Filter", 0)
         assert rows <= 20, (node["Node Type"], node.get("Index Name"), rows)
     assert len(connection.execute(statement("rank_by_key").encode(), params).fetchall()) == 5
+
+
+def test_2_a_key_longer_than_an_index_entry_is_inserted_and_claimed(
+    make_postgres_store: Callable[..., PostgresStore], clock: SimClock, key_index: None
+) -> None:
+    """An index of ours must refuse no row, whichever SDK inserts it (rule 2)."""
+    store = make_postgres_store()
+    rng = random.Random(1)
+    key = "".join(chr(rng.randrange(0x4E00, 0x9FFF)) for _ in range(2_000))
+    [long] = store.insert_jobs([NewJob(kind="k", queue=QUEUE, input={"ten'ant": key})], now=clock.now())
+    assert claim(store, clock, limit=1, take=9) == [long.job_id]

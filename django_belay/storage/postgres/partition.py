@@ -2,6 +2,8 @@
 
 Optional: without it the ranked prefix is widened, which reads the backlog when few rows of it
 can be admitted. One index a queue and field, built by ``migrate`` for the queues it is told of.
+It holds the key's 64-bit hash: an index entry has at most some 2,700 bytes, and an insert, also
+another SDK's, must not fail because a key is longer.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ PREFIX: Final = "belay_x_jobs_part_"
 
 def index_name(queue: str, partition: Partition) -> str:
     """The same for the same queue and field, whatever characters they hold."""
-    text = "\0".join((queue, partition.column, partition.key))
+    text = "\0".join(("hashtextextended", queue, partition.column, partition.key))
     return PREFIX + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -28,7 +30,8 @@ def index_script(queue: str, partition: Partition, context: psycopg.Connection[A
     return (
         sql.SQL(
             "CREATE INDEX {name}\n"
-            "  ON belay_jobs ((COALESCE({column} ->> {key}, '')), priority, ready_at NULLS FIRST, id)\n"
+            "  ON belay_jobs (hashtextextended(COALESCE({column} ->> {key}, ''), 0),"
+            " priority, ready_at NULLS FIRST, id)\n"
             "  WHERE state = 'ready' AND queue = {queue}"
         )
         .format(
