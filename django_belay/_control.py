@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from django_belay import conf
-from django_belay.contract.job import JSON, Event, Job, Step
+from django_belay.contract.job import JSON, Event, Job, Signal, Step
 from django_belay.contract.json_value import dump_jsonb
 from django_belay.contract.names import STEER_SIGNAL, is_reserved, job_scope
 from django_belay.db import storage_for_client
@@ -127,10 +127,36 @@ def steer(job_id: int, payload: JSON, *, join: bool = False) -> list[int] | Defe
     return _deliver(check_id(job_id), STEER_SIGNAL, payload, join=join)
 
 
-def _deliver(target: int | str, name: str, payload: JSON, *, join: bool) -> list[int] | Deferred[list[int]]:
+def clear_signal(target: int | str, name: str) -> bool:
+    """Remove a signal from an inbox, in the caller's transaction; whether there was one.
+
+    Args:
+        target: As of :func:`signal`. The name may be ``$steer``, for guidance that no longer holds.
+
+    Contract: §8.1.
+    """
+    scope = _scope_of(target)
+    if not check_key("name", name):
+        raise InvalidInput("is empty", path="name")
+    return storage_for_client().storage.clear_signal(scope, name)
+
+
+def signals(target: int | str) -> list[Signal]:
+    """What is in an inbox, by name; ``target`` as of :func:`signal`."""
+    return storage_for_client().storage.list_signals(_scope_of(target))
+
+
+def _scope_of(target: int | str) -> str:
     scope = check_key("scope", target) if isinstance(target, str) else job_scope(check_id(target))
-    if not scope or not check_key("name", name):
-        raise InvalidInput("is empty", path="name" if scope else "scope")
+    if not scope:
+        raise InvalidInput("is empty", path="scope")
+    return scope
+
+
+def _deliver(target: int | str, name: str, payload: JSON, *, join: bool) -> list[int] | Deferred[list[int]]:
+    scope = _scope_of(target)
+    if not check_key("name", name):
+        raise InvalidInput("is empty", path="name")
     _check_payload(payload)
     found = storage_for_client()
     if not isinstance(target, str):

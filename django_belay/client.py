@@ -19,11 +19,13 @@ from django_belay._control import (
     check_id,
     check_number,
     check_text,
+    clear_signal,
     get_events,
     get_row,
     get_steps,
     retry,
     signal,
+    signals,
     steer,
 )
 from django_belay._options import OF_THE_ROW, check_name, merge
@@ -47,6 +49,7 @@ __all__ = [
     "aget",
     "await_result",
     "cancel",
+    "clear_signal",
     "enqueue_job",
     "get",
     "get_events",
@@ -55,6 +58,7 @@ __all__ = [
     "list_jobs",
     "retry",
     "signal",
+    "signals",
     "stats",
     "steer",
 ]

@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 from django_belay import _control as control
 from django_belay import _waiting as waiting
 from django_belay.contract import envelope
-from django_belay.contract.job import JSON, Event, Job, Step
+from django_belay.contract.job import JSON, Event, Job, Signal, Step
 from django_belay.contract.money import to_dollars
 from django_belay.contract.names import is_reserved
 from django_belay.contract.state import State, is_terminal
@@ -135,6 +135,14 @@ class JobHandle:
         """Give the running job guidance that ``ctx.steering()`` reads."""
         return control.steer(self.id, payload, join=join)
 
+    def clear_signal(self, name: str) -> bool:
+        """Remove a signal from the job's inbox; whether there was one."""
+        return control.clear_signal(self.id, name)
+
+    def signals(self) -> list[Signal]:
+        """What is in the job's inbox, by name."""
+        return control.signals(self.id)
+
     def steps(self) -> list[StepRecord]:
         """The journaled steps in their order, values decoded."""
         return [StepRecord.of(step) for step in control.get_steps(self.id)]
@@ -172,6 +180,14 @@ class JobHandle:
     async def asteer(self, payload: JSON, *, join: bool = False) -> list[int] | Deferred[list[int]]:
         """As :meth:`steer`."""
         return await sync_to_async(self.steer)(payload, join=join)
+
+    async def aclear_signal(self, name: str) -> bool:
+        """As :meth:`clear_signal`."""
+        return await sync_to_async(self.clear_signal)(name)
+
+    async def asignals(self) -> list[Signal]:
+        """As :meth:`signals`."""
+        return await sync_to_async(self.signals)()
 
     async def asteps(self) -> list[StepRecord]:
         """As :meth:`steps`."""

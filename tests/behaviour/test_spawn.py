@@ -360,7 +360,7 @@ def test_32_a_wait_for_one_spawn_is_not_held_up_by_another(bench: Workbench, nam
 
     job_id = parent_of(bench, parent)
     bench.run()
-    [other, *waited] = children(bench, job_id)
+    [other, *_] = children(bench, job_id)
     bench.storage.move(other.id, queue="elsewhere", now=bench.clock.now())
     run_all(bench)
     assert result(bench, job_id) == [0, 2]
