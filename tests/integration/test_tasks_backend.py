@@ -415,6 +415,7 @@ def test_a_task_that_will_be_tried_again_is_ready(belay_clock: SimClock) -> None
     result = run(tasks.attempt, 1)
     assert result.status == TaskResultStatus.READY
     assert (result.attempts, len(result.errors)) == (1, 1)
+    assert tasks.attempt.get_result(result.id).task.run_after is None  # the backoff is no wish of the task's
     first = result.last_attempted_at
     belay_clock.advance(10)
     drain()
