@@ -24,6 +24,7 @@ from django_belay.contract.outcome import (
 )
 from django_belay.exceptions import StorageError
 from django_belay.storage.base import Ack, AckGroupError, Applied, JobFilter, Stale, Storage
+from django_belay.storage.postgres.store import PostgresStore
 from django_belay.testing.clock import START, SimClock
 from tests.behaviour.driving import ack_of, add, claim, claim_one, end, running, states, wait
 
@@ -361,3 +362,17 @@ def test_11_a_job_that_is_ready_again_now_pokes_its_queue_and_a_later_one_does_n
     assert hints(listening) == []
     end(store, clock, now_job, Snoozed(until=clock.now()))
     assert hints(listening) == ['{"t":"p","q":"running"}']
+
+
+def test_a_locked_row_holds_up_no_other_end(
+    make_postgres_store: Callable[..., PostgresStore], behaviour_params: dict[str, str], clock: SimClock
+) -> None:
+    """Somebody looks at one job with FOR UPDATE and goes to lunch (rule 21)."""
+    store = make_postgres_store(statement_timeout_s=0.5)
+    jobs = running(store, clock, 20)
+    with psycopg.connect(**behaviour_params) as visitor:
+        visitor.execute("SELECT FROM belay_jobs WHERE id = %s FOR UPDATE", [jobs[10].id])
+        with pytest.raises(AckGroupError) as caught:
+            store.ack_group([ack_of(job) for job in jobs], now=clock.now())
+    assert list(caught.value.failures) == [10]
+    assert [job.id for job in jobs if store.get_job(job.id).state == "running"] == [jobs[10].id]

@@ -12,6 +12,9 @@ from django_belay.storage.postgres.session import Contended
 
 R = TypeVar("R")
 
+# Statements that may run into their time-out, each on a lock of its own; more are the whole server.
+MAX_SLOW = 3
+
 
 def send_grouped(
     groups: Sequence[Sequence[int]], send: Callable[[Sequence[int]], Mapping[int, R]]
@@ -23,7 +26,8 @@ def send_grouped(
     """
     results: dict[int, R] = {}
     failures: dict[int, Exception] = {}
-    down: Unavailable | None = None
+    down: Exception | None = None
+    slow = 0
     for group in groups:
         if down is not None:
             failures.update(dict.fromkeys(group, down))
@@ -31,9 +35,10 @@ def send_grouped(
         try:
             results.update(send(group))
         except Exception as error:
-            if isinstance(error, Unavailable) and not isinstance(error, Contended):
+            slow += _is_slow(error)
+            if _is_outage(error) and not (len(group) > 1 and _is_slow(error) and slow < MAX_SLOW):
                 failures.update(dict.fromkeys(group, error))
-                down = None if _is_slow(error) else error
+                down = None if _is_slow(error) and slow < MAX_SLOW else error
             elif len(group) == 1:
                 failures[group[0]] = error
             else:
@@ -43,6 +48,10 @@ def send_grouped(
     return results, failures
 
 
-def _is_slow(error: Unavailable) -> bool:
+def _is_outage(error: Exception) -> bool:
+    return isinstance(error, Unavailable) and not isinstance(error, Contended)
+
+
+def _is_slow(error: Exception) -> bool:
     """Whether only this group's statement ran into its time-out, on a lock for instance."""
     return isinstance(error.__cause__, pg.QueryCanceled)
