@@ -11,9 +11,12 @@ from pathlib import Path
 
 from django_belay.engine.protocol import Channel
 
+_LAST_STANDARD_FILE = 2
+
 
 def spawn(arguments: Sequence[str]) -> tuple[subprocess.Popen[bytes], Channel]:
     """A Python process that runs ``arguments`` plus the number of its socket, and our end of it."""
+    open_standard_files()
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
@@ -23,6 +26,13 @@ def spawn(arguments: Sequence[str]) -> tuple[subprocess.Popen[bytes], Channel]:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
     return process, Channel(ours)
+
+
+def open_standard_files() -> None:
+    """Put the null device where standard files are closed: a socket there would get what is printed."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD_FILE:
+        os.set_inheritable(number, True)
+    os.close(number)
 
 
 def rss_bytes(pid: int) -> int | None:

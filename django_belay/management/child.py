@@ -22,6 +22,7 @@ from typing import Any
 from django_belay.engine.family import EXIT_CONFIG
 from django_belay.engine.options import WorkerOptions
 from django_belay.engine.protocol import Channel
+from django_belay.engine.spawn import open_standard_files
 
 logger = logging.getLogger("django_belay.worker")
 
@@ -68,6 +69,7 @@ class Overrides:
 
 def main(arguments: list[str]) -> int:
     """Run one child to its end; the exit code."""
+    open_standard_files()
     overrides = Overrides.loads(arguments[0])
     channel = Channel(socket.socket(fileno=int(arguments[1])))
     # Ctrl-C reaches the whole process group; the supervisor decides what it means.
