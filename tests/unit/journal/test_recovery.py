@@ -357,11 +357,23 @@ def test_initialisation_never_adopts_anything(store: Store, tmp_path: Path) -> N
     empty = Path(os.path.realpath(tmp_path)) / "empty"
     empty.mkdir()
     assert reason(new, empty) == "already_initialized"
-    (empty / ".tay-owner.lock").touch()
+    (empty / "note").touch()
     assert reason(new, empty, use_empty=True) == "already_initialized"
-    (empty / ".tay-owner.lock").unlink()
+    (empty / "note").unlink()
+    (empty / ".tay-owner.lock").touch()
     (empty / f".tay-current-{'a' * 32}.tmp").touch()
     new(empty, use_empty=True)
+    with acquire(str(empty)) as ownership:
+        recover(ownership).close()
+
+
+def test_initialisation_waits_for_nobody_who_holds_the_lock(tmp_path: Path) -> None:
+    empty = Path(os.path.realpath(tmp_path)) / "empty"
+    empty.mkdir()
+    (empty / ".tay-owner.lock").touch()
+    with acquire(str(empty)):
+        assert reason(new, empty, use_empty=True) == "store_busy"
+    assert [path.name for path in empty.iterdir()] == [".tay-owner.lock"]
 
 
 def test_modes_and_layout_of_a_new_store(tmp_path: Path) -> None:

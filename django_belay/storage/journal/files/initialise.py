@@ -171,11 +171,9 @@ def _make_parents(path: str) -> Directory:
 
 
 def _check_empty(root: Directory, *, use_empty: bool) -> None:
+    """Only stage files and the lock of an initialization that was broken off may lie there."""
     names = [name for name in layout.list_names(root) if not _LEFTOVER.fullmatch(name)]
-    if any(name != layout.LOCK for name in names) or not use_empty:
-        raise _already(root)
-    if names:
-        # A lock alone is what a first step left. It may be held, and it is never adopted.
+    if not use_empty or any(name != layout.LOCK for name in names):
         raise _already(root)
 
 

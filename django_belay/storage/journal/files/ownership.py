@@ -87,7 +87,9 @@ def acquire(path: str) -> Ownership:
 
 
 def create_lock(root: Directory, point: str) -> Ownership:
-    """Create and take the lock of a directory that is about to become a store."""
+    """Take the lock of a directory that is about to become a store; create it unless it is there."""
+    if disk.entry_stat(root, layout.LOCK) is not None:
+        return Ownership(root, _take(root))
     lock = disk.create(root, layout.LOCK, f"{point}.create")
     _flock(root, lock)
     return Ownership(root, lock)
