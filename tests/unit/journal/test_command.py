@@ -13,6 +13,8 @@ from django.core.management import CommandError, call_command
 
 from django_belay.storage.journal.format.value import encode_value
 
+from .fixtures import by_name, load
+
 
 @pytest.fixture
 def base(tmp_path: Path) -> str:
@@ -97,6 +99,31 @@ def test_decode_says_the_value_or_the_refusal() -> None:
     assert (code, report["refusal"]) == (1, "unknown_event_type")
     code, report = run_json("decode", "record", "544159")
     assert (code, report["refusal"], report["details"]) == (1, "incomplete", ["header", "3", "21"])
+
+
+def test_decode_walks_a_segment_as_verify_does() -> None:
+    data = load("segment-sealed")
+    code, report = run_json("decode", "segment", data.hex())
+    assert (code, report["value"]["state"], report["value"]["record_count"]) == (0, "sealed", 2)
+    assert [item["offset"] for item in report["value"]["records"]][0] == 44
+    code, report = run_json("decode", "segment", data[:-1].hex())
+    assert (code, report["refusal"], report["last_good_sequence"]) == (1, "incomplete_footer", None)
+    code, report = run_json("decode", "segment", (data[:40] + b"\x00" + data[41:]).hex())
+    assert (code, report["refusal"], report["details"]) == (1, "corrupt_segment_header", ["checksum"])
+
+
+@pytest.mark.parametrize("name", sorted(by_name()))
+def test_decode_reads_every_fixture(name: str) -> None:
+    if name.startswith("segment"):
+        kind = "segment"
+    elif name.startswith("metadata"):
+        kind = name.split("-")[1]
+    else:
+        kind = "record"
+        _, event_type, schema, *_ = name.split("-")
+        payload = load(name)[24:-4].hex()
+        assert run_json("decode", f"event:{event_type}:{schema}", payload)[0] == 0
+    assert run_json("decode", kind, load(name).hex())[0] == 0
 
 
 def test_decode_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:

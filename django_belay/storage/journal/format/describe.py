@@ -16,7 +16,6 @@ from .mutation import decode_mutation
 from .record import Incomplete, decode_record
 from .refusal import refuse
 from .scan import SegmentScan
-from .segment import HEADER_BYTES, decode_header
 from .snapshot import decode_snapshot
 from .value import decode_value
 
@@ -63,7 +62,7 @@ def _record(data: bytes) -> Any:
 
 
 def _segment(data: bytes) -> Any:
-    expected = decode_header(data[:HEADER_BYTES]).segment_id if len(data) >= HEADER_BYTES else 1
+    expected = int.from_bytes(data[8:16])  # whatever it says: there is no file name to compare with
     scan = SegmentScan(
         lambda position, size: data[position : position + size],
         len(data),
