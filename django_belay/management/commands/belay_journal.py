@@ -16,6 +16,7 @@ from django_belay import conf
 from django_belay.exceptions import JournalError
 from django_belay.storage.journal.files.compaction import compact
 from django_belay.storage.journal.files.copy import CopyOptions, backup, restore
+from django_belay.storage.journal.files.disk import io_error
 from django_belay.storage.journal.files.initialise import initialise
 from django_belay.storage.journal.files.inspection import inspect, refusal_as_json
 from django_belay.storage.journal.files.journal import Journal, JournalOptions, open_journal
@@ -54,6 +55,8 @@ class Command(BaseCommand):
             report = getattr(self, f"do_{action}")(options)
         except JournalError as error:
             self._refuse(error, options)
+        except OSError as error:
+            self._refuse(io_error(error, str(options.get("path") or options.get("source") or "")), options)
         else:
             self._print({"ok": True, **report}, options)
 

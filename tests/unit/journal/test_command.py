@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -105,7 +106,7 @@ def test_decode_walks_a_segment_as_verify_does() -> None:
     data = load("segment-sealed")
     code, report = run_json("decode", "segment", data.hex())
     assert (code, report["value"]["state"], report["value"]["record_count"]) == (0, "sealed", 2)
-    assert [item["offset"] for item in report["value"]["records"]][0] == 44
+    assert report["value"]["records"][0]["offset"] == 44
     code, report = run_json("decode", "segment", data[:-1].hex())
     assert (code, report["refusal"], report["last_good_sequence"]) == (1, "incomplete_footer", None)
     code, report = run_json("decode", "segment", (data[:40] + b"\x00" + data[41:]).hex())
@@ -129,6 +130,17 @@ def test_decode_reads_every_fixture(name: str) -> None:
 def test_decode_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("09 0000\n0000"))
     assert run_json("decode", "value", "-")[1]["value"] == {}
+
+
+def test_a_failing_system_call_is_reported_like_any_refusal(
+    monkeypatch: pytest.MonkeyPatch, base: str
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("django_belay.management.commands.belay_journal.inspect", fail)
+    code, report = run_json("verify", base)
+    assert (code, report["refusal"], report["kind"]) == (1, "eacces", "io")
 
 
 def test_usage_errors_are_not_refusals() -> None:
