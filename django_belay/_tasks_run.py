@@ -20,7 +20,6 @@ from django_belay._tasks_compat import (
     BaseTaskBackend,
     TaskContext,
     TaskError,
-    TaskResultStatus,
     normalize_json,
     task_backends,
     task_finished,
@@ -29,7 +28,6 @@ from django_belay._tasks_compat import (
 from django_belay._tasks_result import (
     ATTEMPT_STEP,
     amend,
-    backend_of,
     error_of,
     named_error,
     result_of,
@@ -103,7 +101,7 @@ def _function_of(task: AnyTask) -> Callable[..., Any]:
 
 
 def _run(task: AnyTask, ctx: JobContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    result = _running_result(task, ctx, args, kwargs)
+    result = _running_result(task, ctx)
     _thread.result = result
     task_started.send_robust(sender=type(_backend(result.backend)), task_result=result)
     leading = (BelayTaskContext(task_result=result, job=ctx),) if task.takes_context else ()
@@ -116,15 +114,10 @@ def _run(task: AnyTask, ctx: JobContext, args: Sequence[Any], kwargs: Mapping[st
     return returned
 
 
-def _running_result(
-    task: AnyTask, ctx: JobContext, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> AnyResult:
+def _running_result(task: AnyTask, ctx: JobContext) -> AnyResult:
     with ctx._run.engine():
         steps = _note_attempt(ctx)
-    result = result_of(ctx.job, task, steps=steps)
-    # As they were decrypted for this run.
-    amend(result, args=list(args), kwargs=dict(kwargs))
-    return result
+    return result_of(ctx.job, task, steps=steps)
 
 
 def _note_attempt(ctx: JobContext) -> list[Step]:
@@ -156,8 +149,6 @@ def _job_finished(sender: str, *, job: Job, state: State, **_: Any) -> None:
     if error := _error_of(sys.exception()):
         result.errors.append(error)
     amend(result, status=status_of(state), finished_at=conf.clock().now())
-    if result.status != TaskResultStatus.SUCCESSFUL:
-        amend(result, _return_value=None)
     task_finished.send_robust(sender=type(_backend(result.backend)), task_result=result)
 
 
@@ -187,5 +178,3 @@ def _backend(alias: str) -> BaseTaskBackend:
 
 
 job_finished.connect(_job_finished, dispatch_uid="django_belay.tasks")
-
-__all__ = ["BelayTaskContext", "UnstorableResult", "backend_of", "find_task", "register"]

@@ -77,6 +77,11 @@ def function(value: Any = None) -> Any:
     return value
 
 
+def replacement(value: Any = None) -> Any:
+    """What a function's code becomes."""
+    return "new code"
+
+
 def other_function(context: Any) -> None:
     """Takes a context."""
 
@@ -286,6 +291,12 @@ def test_priorities_out_of_range_are_refused(priority: Any) -> None:
 def test_a_queue_of_no_setting_is_refused() -> None:
     with pytest.raises(InvalidTask, match="'elsewhere' is not valid"):
         tasks.noop.using(queue_name="elsewhere")
+
+
+@override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": ["mail"]}})
+def test_a_task_is_checked_again_at_the_call() -> None:
+    with pytest.raises(InvalidTask, match="'default' is not valid"):
+        tasks.noop.enqueue()
 
 
 @override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": []}})
@@ -511,7 +522,9 @@ def test_a_moved_task_keeps_its_result() -> None:
     assert read.task.func is tasks.noop.func
 
 
-@pytest.mark.parametrize("unknown", ["", "0", "-1", "x", "1.0", "٣", "9" * 18, "9" * 40, str(uuid4())])
+@pytest.mark.parametrize(
+    "unknown", ["", "0", "-1", "x", "1.0", "٣", "9" * 18, "9" * 19, "9" * 40, str(uuid4())]
+)
 def test_a_result_that_is_not_there(unknown: str) -> None:
     backend = task_backends["default"]
     with pytest.raises(TaskResultDoesNotExist):
@@ -588,6 +601,13 @@ def test_a_row_without_arguments_runs() -> None:
     assert (result.status, result.args, result.kwargs) == (TaskResultStatus.SUCCESSFUL, [], {})
 
 
+def test_a_module_that_was_imported_again_has_its_new_code_run() -> None:
+    task(function)
+    again = type(function)(replacement.__code__, globals())
+    again.__module__, again.__qualname__ = function.__module__, function.__qualname__
+    assert run(task(again), 1).return_value == "new code"
+
+
 # -- signals and logs -----------------------------------------------------------------------
 
 
@@ -621,6 +641,7 @@ def test_signals_of_a_task_that_is_tried_again(sent: list[Any]) -> None:
     drain(with_scheduled=True)
     assert [name for name, *_ in sent] == ["enqueued", "started", "started", "finished"]
     assert sent[-1][2].attempts == 2
+    assert "unknown" not in sent[-1][2].worker_ids
     assert len(sent[-1][2].errors) == 1
 
 
