@@ -20,10 +20,11 @@ def spawn(arguments: Sequence[str]) -> tuple[subprocess.Popen[bytes], Channel]:
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, *arguments, str(theirs.fileno())],
+            # -P: what lies in the working directory must not shadow modules that this process finds.
+            [sys.executable, "-P", *arguments, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
         )
     return process, Channel(ours)
 

@@ -33,3 +33,17 @@ def test_closed_standard_files_cost_no_child_its_channel(closed: str) -> None:
         check=False,
     )
     assert ended.returncode == 3
+
+
+def test_the_working_directory_shadows_no_module(tmp_path: Path) -> None:
+    """``python /srv/site/manage.py`` has the site in its path, not where it was started."""
+    for name in ("secrets", "queue", "django_belay"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('shadowed')")
+    script = tmp_path / "elsewhere" / "manage.py"
+    script.parent.mkdir()
+    child = f"import secrets, queue{CHILD}"
+    script.write_text(
+        f"import sys; sys.path.append({str(ROOT)!r})\n{SUPERVISOR.replace(repr(CHILD), repr(child))}"
+    )
+    ended = subprocess.run([sys.executable, str(script)], cwd=tmp_path, timeout=60, check=False)
+    assert ended.returncode == 3
