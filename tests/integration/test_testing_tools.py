@@ -23,6 +23,7 @@ from django_belay import Workflow, client, conf, schedules
 from django_belay.exceptions import ConfigurationError, InvalidInput
 from django_belay.jobs import job
 from django_belay.registry import Unique
+from django_belay.signals import job_enqueued
 from django_belay.testing import (
     BelayTestMixin,
     Crons,
@@ -195,6 +196,21 @@ def test_inline_an_enqueued_job_has_run() -> None:
     assert ran == [[1, "a"]]  # JSON has no tuples
     records.enqueue(2)
     assert len(ran) == 1
+
+
+def test_inline_the_signal_of_the_enqueueing_is_sent() -> None:
+    heard: list[str] = []
+
+    def hear(sender: str, **_: Any) -> None:
+        heard.append(f"{sender} before its run" if not ran else sender)
+
+    job_enqueued.connect(hear)
+    try:
+        with run_inline():
+            records.enqueue(1)
+    finally:
+        job_enqueued.disconnect(hear)
+    assert heard == ["tools.records before its run"]
 
 
 def test_inline_inputs_are_checked_as_in_production() -> None:
