@@ -43,7 +43,8 @@ from .reclaim import reclaim_predecessor, remove_candidate
 from .recovery import sha256_of
 from .retained import Selection, renumbered
 
-STEP_RECORDS: Final = 64
+# A slice of about a millisecond: whoever appends waits for the rest of one when it wakes.
+STEP_RECORDS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
