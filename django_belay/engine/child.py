@@ -29,6 +29,7 @@ from django_belay.storage.base import QueueRow
 STATUS_S = 1.0
 # What user code gets to run its finally blocks after the grace, before its jobs are handed back.
 LAST_CALL_S = 1.0
+BLOCKED_WARNING_S = 2.0
 
 
 def new_incarnation(node_name: str) -> str:
@@ -83,6 +84,7 @@ class Child:
         self._status_at = 0.0
         self._applying = threading.Lock()
         self._knows_queues = False
+        self._was_blocked = False
         self.incarnation = incarnation
 
         self.slots = Slots()
@@ -170,20 +172,31 @@ class Child:
                 self.slots.poke()
 
     def _send_status(self) -> None:
-        stuck = self.watch.stuck
+        stuck = len(self.executor.stuck())
         self._link.send(
             {
                 "t": "status",
                 "running": self.slots.total,
                 "free": self._options.concurrency - self.slots.total,
                 "stuck": stuck,
+                "blocked": self.executor.blocked_s() > self._options.shutdown_grace_s,
                 "ran": self.slots.ended,
                 "pending": self.acks.pending,
                 "idle": self.producer.is_idle,
             }
         )
 
+    def _check_event_loop(self) -> None:
+        is_blocked = self.executor.blocked_s() > BLOCKED_WARNING_S
+        if is_blocked and not self._was_blocked:
+            worker_log.error(
+                "a job blocks the event loop, and with it every async job of this process:\n%s",
+                self.executor.where_blocked(),
+            )
+        self._was_blocked = is_blocked
+
     def _check_loops(self) -> None:
+        self._check_event_loop()
         for loop in (self._claiming, self._acking, self._watching):
             if not loop.is_alive and not self._stop.is_set():
                 # A Loop survives every Exception; whatever ended it, this process is no worker any more.
@@ -279,7 +292,9 @@ class Child:
     def _has_only_stuck_runs(self) -> bool:
         """Whether only threads are left that never end."""
         active = len(self.executor.active())
-        return 0 < active == self.watch.stuck and not self.acks.pending and not self._claiming.is_alive
+        return (
+            0 < active == len(self.executor.stuck()) and not self.acks.pending and not self._claiming.is_alive
+        )
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -289,9 +304,7 @@ class Child:
     def _hand_back(self) -> None:
         """The last write: what was claimed and did not end is ready again, its attempt returned."""
         self.acks.flush(LAST_CALL_S)
-        stuck = {
-            (lease.job_id, lease.leased_by) for run in self.watch.stuck_runs() for lease in run.leases
-        }
+        stuck = {(lease.job_id, lease.leased_by) for run in self.executor.stuck() for lease in run.leases}
         leases = [lease for lease in self.leases.all() if (lease.job_id, lease.leased_by) not in stuck]
         if not leases:
             return

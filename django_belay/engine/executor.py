@@ -10,6 +10,8 @@ from django_belay.contract.error_entry import named_entry
 from django_belay.contract.job import Lease
 from django_belay.contract.outcome import Failed
 from django_belay.engine.acks import Acknowledger
+from django_belay.engine.async_executor import AsyncExecutor
+from django_belay.engine.async_run import AsyncRun
 from django_belay.engine.gather import ChunkRun
 from django_belay.engine.leases import LeaseBook
 from django_belay.engine.run import Interruption, Run
@@ -19,6 +21,9 @@ from django_belay.engine.slots import Slots
 from django_belay.engine.telemetry import call_hook, worker_log
 from django_belay.engine.watch import Watch
 from django_belay.storage.base import Ack
+
+# A loop that has not answered for so long does not run its tasks.
+BLOCKED_S = 1.0
 
 
 class Executor:
@@ -49,6 +54,8 @@ class Executor:
         self._staffing = threading.Lock()
         self._is_short = False
         self._active: dict[tuple[int, str], Run] = {}
+        self._in_loop: dict[tuple[int, str], AsyncRun] = {}
+        self._async = AsyncExecutor(services, runner, ended=self._ended, failed=self._failed)
 
     def start(self, run: Run) -> None:
         """Hand a run to a thread. Called by the claim loop, which has taken a slot for it."""
@@ -56,13 +63,17 @@ class Executor:
         timeout_s = run.definition.options.timeout
         if timeout_s is not None:
             self._watch.add(run, timeout_s)
+        if isinstance(run, AsyncRun):
+            self._in_loop[run.job.id, run.lease.leased_by] = run
+            self._async.start(run)
+            return
         self._queue.put(run)
         self.staff()
 
     def staff(self) -> None:
         """See to a thread for each run; one that cannot be started now is tried again by the next call."""
         with self._staffing:
-            while len(self._threads) < min(self._slots.total, self._services.options.concurrency):
+            while len(self._threads) < min(self._needed(), self._services.options.concurrency):
                 try:
                     self._add_thread()
                 except RuntimeError as error:  # at the system's limit; the threads there are take turns
@@ -71,6 +82,25 @@ class Executor:
                         worker_log.error("no thread can be started now: %s; jobs wait for one", error)
                     return
             self._is_short = False
+
+    def _needed(self) -> int:
+        """Threads for every job that is to run in one."""
+        return len(self._active) - len(self._in_loop)
+
+    def stuck(self) -> list[Run]:
+        """Runs that never end: past timeout and grace, or in a loop that one of those blocks."""
+        stuck = self._watch.stuck_runs()
+        if self._async.blocked_s() > BLOCKED_S and any(isinstance(run, AsyncRun) for run in stuck):
+            stuck += [run for run in list(self._in_loop.values()) if run not in stuck]
+        return stuck
+
+    def blocked_s(self) -> float:
+        """For how long the event loop has not turned."""
+        return self._async.blocked_s()
+
+    def where_blocked(self) -> str:
+        """What the event loop is doing."""
+        return self._async.where()
 
     def active(self) -> list[Run]:
         """The runs that have not ended."""
@@ -90,6 +120,7 @@ class Executor:
         """Let idle threads end; busy ones follow when their job does."""
         for _ in self._threads:
             self._queue.put(None)
+        self._async.stop()
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the threads; whether all ended."""
@@ -97,7 +128,7 @@ class Executor:
             thread.join(timeout_s)
             if thread.is_alive():
                 return False
-        return True
+        return self._async.join()
 
     # -- in a thread ------------------------------------------------------------------
 
@@ -121,11 +152,15 @@ class Executor:
             acks = self._runner.execute_all(run)
         except BaseException as error:
             worker_log.critical("job %s: the engine failed around it", run.job.id, exc_info=True)
-            acks = [self._engine_failure(lease, run, error) for lease in run.leases]
+            acks = self._failed(run, error)
         self._ended(run, acks)
+
+    def _failed(self, run: Run, error: BaseException) -> list[Ack]:
+        return [self._engine_failure(lease, run, error) for lease in run.leases]
 
     def _ended(self, run: Run, acks: Sequence[Ack]) -> None:
         self._active.pop((run.job.id, run.lease.leased_by), None)
+        self._in_loop.pop((run.job.id, run.lease.leased_by), None)
         for ack in acks:
             self._acks.put(ack)
         if len(acks) < len(run.leases):

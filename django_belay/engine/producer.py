@@ -159,7 +159,11 @@ class Producer:
     def _ask_limited(self, round_: ClaimRound, demand: Demand, now: datetime) -> list[Job]:
         queue = self._queues[demand.queue]
         jobs = self._services.storage.claim_limited(
-            round_, demand=demand, limits=queue.limits, local_limit=self._limits[demand.queue] * self._sizes.get(demand.queue, 1), now=now
+            round_,
+            demand=demand,
+            limits=queue.limits,
+            local_limit=self._limits[demand.queue] * self._sizes.get(demand.queue, 1),
+            now=now,
         )
         if not jobs:
             self._refused_until[demand.queue] = time.monotonic() + REFUSED_PAUSE_S

@@ -6,11 +6,13 @@ its own thread.
 
 from __future__ import annotations
 
-import asyncio
 import time
+from collections.abc import Callable
 from contextvars import Context
 from datetime import datetime, timedelta
 from typing import Any
+
+from asgiref.sync import async_to_sync
 
 from django_belay.contract import envelope
 from django_belay.contract.backoff import unknown_kind_delay
@@ -26,6 +28,8 @@ from django_belay.contract.outcome import (
     Snoozed,
     Succeeded,
 )
+from django_belay.engine.async_context import AsyncJobContext, call_sync
+from django_belay.engine.async_run import AsyncRun
 from django_belay.engine.chunk_runner import ChunkRunner
 from django_belay.engine.context import JobContext
 from django_belay.engine.gather import ChunkRun
@@ -59,7 +63,8 @@ class Runner:
             return self._put_back(job, now=claimed_at)
         if job.cancel_requested:
             return Ack(lease=Lease.of(job), outcome=Cancelled(reason=CANCEL_REQUESTED))
-        run = Run(job, definition, claimed_at=claimed_at)
+        make = AsyncRun if definition.is_async else Run
+        run = make(job, definition, claimed_at=claimed_at)
         if run.is_first and _has_expired(job, definition.options.expires, claimed_at):
             return Ack(lease=run.lease, outcome=Cancelled(reason=EXPIRED))
         return run
@@ -77,15 +82,33 @@ class Runner:
             return next(iter(self._chunks.execute(ChunkRun([run]))), None)
         hooks = self._services.hooks
         context = JobContext(run, self._services)
+        call_hook(hooks.before_job)
+        try:
+            early = self.before(run, context)
+            if early is not None:
+                return early
+            return self.conclude(
+                run,
+                context,
+                lambda: Context().run(self._begin, run, context),
+                started=time.perf_counter(),
+            )
+        finally:
+            call_hook(hooks.after_job)
+
+    def before(self, run: Run, context: JobContext) -> Ack | None:
+        """What comes before user code; an ack where that is not to start (rule 32)."""
         if (park := self._park_again(run, context)) is not None:
             run.end()
             return Ack(lease=run.lease, outcome=awaiting(park))
-        call_hook(hooks.before_job)
-        try:
-            call_hook(hooks.job_started, context)
-            outcome = self._execute(run, context)
-        finally:
-            call_hook(hooks.after_job)
+        call_hook(self._services.hooks.job_started, context)
+        return None
+
+    def conclude(
+        self, run: Run, context: JobContext, perform: Callable[[], Any], *, started: float
+    ) -> Ack | None:
+        """The ack of what ``perform`` gives or raises; ``None`` when the lease was lost."""
+        outcome = self._outcome(run, context, perform, started)
         if outcome is None:
             return None
         follow_ups = self.follow_ups(run, outcome) if type(outcome) is Failed else ()
@@ -98,11 +121,12 @@ class Runner:
         except (BelayError, Interrupt):
             return None
 
-    def _execute(self, run: Run, context: JobContext) -> Outcome | None:
-        started = time.perf_counter()
+    def _outcome(
+        self, run: Run, context: JobContext, perform: Callable[[], Any], started: float
+    ) -> Outcome | None:
         outcome: Outcome | None
         try:
-            result = Context().run(self._begin, run, context)
+            result = perform()
             run.end()
             outcome = Succeeded(None if result is None else envelope.encode(result))
             self.finished(context, outcome, started)
@@ -126,7 +150,9 @@ class Runner:
         kwargs = definition.codec.decode(self.plain_input(context.job))
         arguments = (context,) if definition.takes_context else ()
         if definition.is_async:
-            return asyncio.run(definition.function(*arguments, **kwargs))
+            # Without a loop of the process, as in a project's tests: ORM calls come back to this thread.
+            awaited = (AsyncJobContext(context, call_sync), *arguments[1:])[: len(arguments)]
+            return async_to_sync(definition.function)(*awaited, **kwargs)
         return definition.function(*arguments, **kwargs)
 
     def plain_input(self, job: Job) -> Any:

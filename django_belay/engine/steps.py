@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from django_belay.contract import envelope
@@ -22,6 +24,13 @@ CostOption: TypeAlias = Cost | Callable[[Any], Cost] | None
 MAX_NAME = 255
 
 
+@dataclass(frozen=True, slots=True)
+class Journaled:
+    """A value that stands in the journal; ``None`` is one, too."""
+
+    value: Any
+
+
 class Steps:
     """The step journal of one run.
 
@@ -33,6 +42,7 @@ class Steps:
         self._run = run
         self._services = services
         self._journal: dict[str, Step] | None = None
+        self._loading = threading.Lock()
         self._used: set[str] = set()
 
     def perform(self, name: str, body: Callable[[], Any], *, cost: CostOption, atomic: bool) -> Any:
@@ -40,16 +50,26 @@ class Steps:
 
         Called from user code; see ``JobContext.step``.
         """
+        found = self.look_up(name)
+        if found is not None:
+            return found.value
+        if atomic:
+            return self._perform_atomically(name, body, cost)
+        return self.conclude(name, body(), cost=cost)
+
+    def look_up(self, name: str) -> Journaled | None:
+        """The value of a step that needs no call; else whatever speaks against one is raised."""
         check_step_name(name)
         with self._run.engine():
             self._note_use(name)
             found = self._load().get(name)
             if found is not None:
-                return envelope.decode(found.value)
+                return Journaled(envelope.decode(found.value))
             self._check(persist(self._run, self._read_standing, for_s=self._patience_s))
-        if atomic:
-            return self._perform_atomically(name, body, cost)
-        value = body()
+            return None
+
+    def conclude(self, name: str, value: Any, *, cost: CostOption) -> Any:
+        """Journal and charge what a step's body gave; what a replay would give."""
         price = _price(cost, value)
         with self._run.engine():
             step = self._encode(name, value, price)
@@ -111,7 +131,9 @@ class Steps:
 
     def _load(self) -> dict[str, Step]:
         if self._journal is None:
-            self._journal = {} if self._run.is_first else self._read_journal()
+            with self._loading:  # steps of an async job may run side by side
+                if self._journal is None:
+                    self._journal = {} if self._run.is_first else self._read_journal()
         return self._journal
 
     def _read_journal(self) -> dict[str, Step]:

@@ -233,6 +233,8 @@ class Supervisor:
             return "it is over its memory limit"
         if status.get("stuck", 0) * 2 >= self._options.concurrency:
             return f"{status['stuck']} of its threads are stuck"
+        if status.get("blocked"):
+            return "its event loop is blocked"
         if self._sources is not None and self._has_changed():
             self._reload_all()
         return None

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -67,7 +68,8 @@ class Hooks:
 
     ``before_job`` and ``after_job`` run in the thread of the job, also after it raised;
     ``thread_ended`` runs as the last thing of a thread that ran jobs. ``job_finished``
-    gets ``None`` as outcome when the run lost its lease.
+    gets ``None`` as outcome when the run lost its lease. ``around_async`` is entered in the
+    task of an async job, around its code.
     """
 
     before_job: Callable[[], None] | None = None
@@ -76,6 +78,7 @@ class Hooks:
     job_started: Callable[[JobContext], None] | None = None
     job_finished: Callable[[JobContext, Outcome | None, float], None] | None = None
     lease_lost: Callable[[Job], None] | None = None
+    around_async: Callable[[], AbstractAsyncContextManager[None]] | None = None
 
 
 def call_hook(hook: Callable[..., None] | None, *args: Any) -> None:

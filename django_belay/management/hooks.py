@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -41,4 +44,21 @@ def worker_hooks(clock: Clock) -> Hooks:
         before_job=refresh_connections,
         after_job=refresh_connections,
         thread_ended=connections.close_all,
+        around_async=own_sync_thread,
     )
+
+
+@asynccontextmanager
+async def own_sync_thread() -> AsyncIterator[None]:
+    """``sync_to_async`` of an async job runs in a thread of the job's own, with its own connections.
+
+    In asgiref's one thread for everybody the ORM calls of all jobs would wait for each other.
+    The thread starts with the first such call. What it still does when the job is cancelled
+    is waited for: no end is written for code that runs.
+    """
+    async with ThreadSensitiveContext() as context:
+        try:
+            yield
+        finally:
+            if context in SyncToAsync.context_to_thread_executor:
+                await sync_to_async(connections.close_all)()

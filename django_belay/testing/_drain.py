@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import sync_to_async
 
 from django_belay import conf, queues
 from django_belay._run_signals import signal_hooks
@@ -29,7 +29,7 @@ from django_belay.engine.sweeper import Sweeper
 from django_belay.engine.telemetry import call_hook, outcome_name
 from django_belay.exceptions import ConfigurationError, Interrupt, JobFailed
 from django_belay.queues import QueueInfo
-from django_belay.registry import JobDefinition, Registry, registry
+from django_belay.registry import registry
 from django_belay.storage.base import Ack, Applied, ClaimRound, Demand, JobFilter
 from django_belay.testing._isolation import job_on_a_tests_connection
 from django_belay.testing.clock import SimClock
@@ -169,7 +169,7 @@ class _Drain:
         self._services = Services(
             storage=self._storage,
             clock=self._clock,
-            registry=_OnThisThread(),
+            registry=registry,
             # Middleware sees what it sees in a worker; the connection's guard is around it.
             options=replace(options, middleware=(_guarded, *options.middleware)),
             hooks=replace(signal_hooks(self._clock), job_finished=self._finished),
@@ -325,20 +325,3 @@ class _ClockAhead:
 def _guarded(context: JobContext, call_next: Callable[[JobContext], Any]) -> Any:
     with job_on_a_tests_connection():
         return call_next(context)
-
-
-class _OnThisThread(Registry):
-    """The registry, its ``async def`` jobs made to do their ORM calls on the calling thread's connection."""
-
-    def find(self, kind: str) -> JobDefinition | None:
-        found = registry.find(kind)
-        return None if found is None else _without_a_loop(found)
-
-    def get(self, kind: str) -> JobDefinition:
-        return _without_a_loop(registry.get(kind))
-
-
-def _without_a_loop(definition: JobDefinition) -> JobDefinition:
-    if not definition.is_async:
-        return definition
-    return replace(definition, is_async=False, function=async_to_sync(definition.function))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from django_belay.contract import envelope
+from django_belay.engine.async_context import AsyncJobContext
 from django_belay.engine.context import JobContext
 from django_belay.engine.run import Run
 from django_belay.engine.telemetry import worker_log
@@ -272,8 +273,8 @@ def test_log_lines_of_a_job_carry_its_id(bench: Workbench, caplog: pytest.LogCap
 
 
 def test_async_functions_run_to_their_end(bench: Workbench) -> None:
-    async def job(ctx: JobContext, n: int) -> int:
-        return ctx.step("a", lambda: n + 1)
+    async def job(ctx: AsyncJobContext, n: int) -> int:
+        return await ctx.step("a", lambda: n + 1)
 
     bench.define(job)
     bench.add(input={"n": 1})
