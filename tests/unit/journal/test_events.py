@@ -216,6 +216,20 @@ def test_defining_a_bad_job_is_refused() -> None:
     assert reason(define_job, worker_key="", args={}) == "definition"
 
 
+def test_insertion_is_held_to_tighter_limits_than_reading() -> None:
+    deep: Any = "x"
+    for _ in range(31):
+        deep = [deep]
+    define_job(worker_key="w", args={"a": "x" * 262_000})
+    for args in ({"a": "x" * 262_144}, {"a": deep}, {"a": [0] * 10_000}):
+        assert reason(define_job, worker_key="w", args=args) in ("max_insert_args_bytes", "resource_limit")
+        value = {**DEFINITION, "args": args}
+        assert isinstance(
+            decode_mutation(mutation(1, 0, availability_order=1, definition=value, eligible_at=T + 1)),
+            Inserted,
+        )
+
+
 @pytest.mark.parametrize(
     ("changes", "prefix", "name"),
     [

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .domain import is_attempt, is_key, is_optional_time, is_timeout
-from .limits import READING, ValueLimits
+from .limits import INSERTING, MAX_INSERT_ARGS_BYTES, ValueLimits
 from .refusal import refuse
 from .template import Template, map_of, text
 from .value import Value, decode_value_at, encode_value, holds_opaque
@@ -70,9 +70,16 @@ def define_job(
     max_attempts: int = 10,
     timeout_ms: int = 30_000,
     scheduled_at: int | None = None,
-    limits: ValueLimits = READING,
+    limits: ValueLimits = INSERTING,
+    max_args_bytes: int = MAX_INSERT_ARGS_BYTES,
 ) -> JobDefinition:
-    """Check and encode a definition."""
+    """Check and encode the definition of a new job.
+
+    The limits are those of insertion: stricter than a reader's, and never applied to what is stored.
+    """
+    args_bytes = len(encode_value(args, limits))
+    if args_bytes > max_args_bytes:
+        raise refuse("resource_limit", "max_insert_args_bytes", args_bytes, max_args_bytes)
     value: dict[str, Value] = {
         "args": args,
         "definition_version": 1,

@@ -18,6 +18,7 @@ MAX_ATTEMPTS: Final = 65_535
 MAX_TIMEOUT_MS: Final = 86_400_000
 MAX_KEY_BYTES: Final = 255
 MAX_NAME_BYTES: Final = 128
+MAX_INSERT_ARGS_BYTES: Final = 262_144
 # Decoding recurses once a level; this keeps the deepest budget inside the interpreter's stack.
 MAX_DEPTH_BUDGET: Final = 256
 
