@@ -23,3 +23,21 @@ def steps(ctx, count: int) -> None:
     """A job of so many steps."""
     for number in range(count):
         ctx.step(f"s{number}", int)
+
+
+@job(queue="bench")
+def child(n: int) -> int:
+    """A child that does nothing."""
+    return n
+
+
+@job(queue="bench")
+def parent(ctx, count: int) -> int:
+    """A fan-out with its fan-in."""
+    return len(ctx.map_children("fan", child, [{"n": n} for n in range(count)]))
+
+
+@job(queue="bench")
+def awaits(ctx) -> int:
+    """Waits for one signal."""
+    return ctx.wait_signal("go")
