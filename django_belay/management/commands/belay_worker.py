@@ -72,7 +72,8 @@ class Command(BaseCommand):
         )
         try:
             if given["verbosity"] > 0:
-                self.stderr.write(announcement(overrides.apply(conf.worker_options())), str)  # no error: not in red
+                serves = announcement(overrides.apply(conf.worker_options()))
+                self.stderr.write(serves, str)  # it is no error: not in red
             code = supervise(overrides, plan)
         except (ConfigurationError, SchemaError) as error:
             raise CommandError(str(error)) from error
