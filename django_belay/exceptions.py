@@ -128,6 +128,10 @@ class Unavailable(StorageError):
     """The storage cannot be reached now; trying again later is right."""
 
 
+class Contended(Unavailable):
+    """Another transaction holds what this one needs; nothing was written, the next try may succeed."""
+
+
 class Conflict(StorageError):
     """A write met a row that should not be there; nothing was written."""
 

@@ -15,7 +15,7 @@ from django_belay.contract.outcome import Failed
 from django_belay.engine.clock import Clock
 from django_belay.engine.patience import Patience
 from django_belay.engine.telemetry import worker_log
-from django_belay.exceptions import StorageError, Unavailable
+from django_belay.exceptions import Contended, StorageError, Unavailable
 from django_belay.storage.base import Ack, AckGroupError, AckResult, Applied, Storage
 
 GROUP = 200
@@ -59,6 +59,7 @@ class Acknowledger:
         self._open = 0
         self._counting = threading.Lock()
         self._patience = Patience(0.1, 5.0)
+        self._contention = Patience(0.02, 5.0)
         self._retry_at = 0.0
         self._is_down = False
         self.applied = 0
@@ -152,6 +153,8 @@ class Acknowledger:
         else:
             self._settle(entries, results)
             self._came_up()
+            if not self._delayed:
+                self._contention.reset()
 
     def _send_alone(self, entries: list[_Delayed], error: Exception) -> None:
         """The storage did not say which member it refuses: ask one by one."""
@@ -171,12 +174,17 @@ class Acknowledger:
                 self._settle([entry], [result])
 
     def _sort_out(self, entries: list[_Delayed], error: AckGroupError) -> None:
+        # Where others of the group were written, or the row alone is held, this is no outage.
+        is_up = any(result is not None for result in error.results)
         for index, failure in error.failures.items():
-            if isinstance(failure, Unavailable):
-                self._went_down(failure)
-                self._delay([entries[index]])
-            else:
+            if not isinstance(failure, Unavailable):
                 self._refused(entries[index], failure)
+                continue
+            if not is_up and not isinstance(failure, Contended):
+                self._went_down(failure)
+            self._delay([entries[index]])
+        if not self._is_down and self._delayed:
+            self._retry_at = time.monotonic() + self._contention.next_s()
 
     def _settle(self, entries: Sequence[_Delayed], results: Sequence[AckResult | None]) -> None:
         done = []

@@ -22,7 +22,7 @@ from django_belay.contract.outcome import (
     Succeeded,
     apply_outcome,
 )
-from django_belay.exceptions import StorageError
+from django_belay.exceptions import Contended, StorageError
 from django_belay.storage.base import Ack, AckGroupError, Applied, JobFilter, Stale, Storage
 from django_belay.storage.postgres.store import PostgresStore
 from django_belay.testing.clock import START, SimClock
@@ -375,4 +375,6 @@ def test_a_locked_row_holds_up_no_other_end(
         with pytest.raises(AckGroupError) as caught:
             store.ack_group([ack_of(job) for job in jobs], now=clock.now())
     assert list(caught.value.failures) == [10]
+    assert isinstance(caught.value.failures[10], Contended)
     assert [job.id for job in jobs if store.get_job(job.id).state == "running"] == [jobs[10].id]
+    assert store.ack(ack_of(jobs[10]), now=clock.now()) == Applied(jobs[10].id, "succeeded")

@@ -9,12 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_belay.contract.outcome import Succeeded
 from django_belay.storage.base import NewStep, Storage
 from django_belay.storage.postgres.pool import PoolOptions, PoolSession
 from django_belay.storage.postgres.store import PostgresStore
 from django_belay.testing.clock import SimClock
-from tests.behaviour.driving import add, end, running
+from tests.behaviour.driving import add, running
 
 Connection = psycopg.Connection[Any]
 
@@ -28,7 +27,7 @@ def strict_store(behaviour_params: dict[str, str], empty_tables: None) -> Iterat
     session.close()
 
 
-@pytest.mark.parametrize("operation", ["move", "freeze", "ack", "step", "insert"])
+@pytest.mark.parametrize("operation", ["move", "freeze", "step", "insert"])
 def test_10_a_row_that_changes_while_a_statement_waits_for_it_fails_nothing(
     strict_store: PostgresStore,
     clock: SimClock,
@@ -59,13 +58,11 @@ def test_10_a_row_that_changes_while_a_statement_waits_for_it_fails_nothing(
 def _operation(store: Storage, clock: SimClock, name: str) -> tuple[str, Callable[[], object]]:
     """What somebody else does to the row first, and the operation that waits for that."""
     now = clock.now()
-    if name in ("ack", "step"):
+    if name == "step":
         [job] = running(store, clock)
         change = f"UPDATE belay_jobs SET meta = '[1]' WHERE id = {job.id}"
         step = NewStep(name="s", value=b"1", usd_micros=1)
-        if name == "step":
-            return change, lambda: store.put_step(job.id, step, now=now)
-        return change, lambda: end(store, clock, job, Succeeded())
+        return change, lambda: store.put_step(job.id, step, now=now)
     [job_id] = add(store, clock, unique_key="k", unique_mode="incomplete")
     if name == "insert":
         change = "INSERT INTO belay_jobs (kind, queue, unique_key, unique_mode, inserted_at) "

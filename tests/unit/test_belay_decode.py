@@ -74,7 +74,7 @@ def test_refuses_an_empty_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="cannot read .*missing"):
+    with pytest.raises(CommandError, match=r"cannot read .*missing"):
         run(str(tmp_path / "missing"))
 
 

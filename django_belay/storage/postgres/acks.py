@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from django_belay.contract.job import Lease
@@ -17,11 +17,12 @@ from django_belay.contract.outcome import (
     apply_outcome,
 )
 from django_belay.contract.state import State
+from django_belay.exceptions import Contended
 from django_belay.storage.base import Ack, AckGroupError, AckResult, Applied, Stale
 from django_belay.storage.postgres.changes import JobRow, error_text
 from django_belay.storage.postgres.grouping import send_grouped
 from django_belay.storage.postgres.insert import due_pokes, insert_in
-from django_belay.storage.postgres.session import Session, Transaction, atomically
+from django_belay.storage.postgres.session import Session, Transaction, atomically, retried
 from django_belay.storage.postgres.transitions import Done, Intent, carry_out
 
 # Parks hold a lock for each scope they read to their transaction's end, and the server's
@@ -31,16 +32,24 @@ MAX_GROUP = 250
 
 def ack(session: Session, one: Ack, *, poke: PokePolicy, now: datetime) -> AckResult:
     """Contract: §7."""
-    return _send(session, [one], poke=poke, now=now)[0]
+
+    def send() -> AckResult:
+        [answer] = _send(session, [one], poke=poke, now=now)
+        if isinstance(answer, Contended):
+            raise answer
+        return answer
+
+    return retried(session, send)
 
 
 def ack_group(session: Session, acks: Sequence[Ack], *, poke: PokePolicy, now: datetime) -> list[AckResult]:
     """Raises ``AckGroupError`` when some could not be written; the others were (rule 21)."""
 
-    def send(indices: Sequence[int]) -> dict[int, AckResult]:
+    def send(indices: Sequence[int]) -> Mapping[int, AckResult | Exception]:
         sent = _send(session, [acks[index] for index in indices], poke=poke, now=now)
         return dict(zip(indices, sent, strict=True))
 
+    results: dict[int, AckResult]
     results, failures = send_grouped(_groups(acks), send)
     if failures:
         raise AckGroupError([results.get(index) for index in range(len(acks))], failures)
@@ -87,7 +96,9 @@ def _is_plain_end(one: Ack) -> bool:
     )
 
 
-def _send(session: Session, acks: Sequence[Ack], *, poke: PokePolicy, now: datetime) -> list[AckResult]:
+def _send(
+    session: Session, acks: Sequence[Ack], *, poke: PokePolicy, now: datetime
+) -> Sequence[AckResult | Contended]:
     if all(_is_plain_end(one) for one in acks):
         return _send_plain_ends(session, acks, now=now)
     return atomically(session, lambda transaction: _apply(transaction, acks, poke=poke, now=now))
@@ -96,8 +107,12 @@ def _send(session: Session, acks: Sequence[Ack], *, poke: PokePolicy, now: datet
 # -- the hot path ------------------------------------------------------------------------
 
 
-def _send_plain_ends(session: Session, acks: Sequence[Ack], *, now: datetime) -> list[AckResult]:
-    """One statement, no transaction around it: what apply_outcome says of these three outcomes."""
+def _send_plain_ends(session: Session, acks: Sequence[Ack], *, now: datetime) -> list[AckResult | Contended]:
+    """One statement, no transaction around it: what apply_outcome says of these three outcomes.
+
+    Rows that it could not write are stale, or held by somebody: for a moment, as a renewal
+    does, or for as long as an operator looks at them. The caller sends those again.
+    """
     states: list[State] = []
     results: list[bytes | None] = []
     errors: list[str | None] = []
@@ -112,23 +127,28 @@ def _send_plain_ends(session: Session, acks: Sequence[Ack], *, now: datetime) ->
             states.append(change.state)
             results.append(None)
             errors.append(error_text(change.error))
-    rows = session.run(
-        "ack_ended",
-        {
-            "ids": [one.lease.job_id for one in acks],
-            "attempts": [one.lease.attempt for one in acks],
-            "leases": [one.lease.leased_by for one in acks],
-            "states": states,
-            "results": results,
-            "errors": errors,
-            "now": now,
-        },
-    )
-    written = {row[0] for row in rows}
+    fences = {
+        "ids": [one.lease.job_id for one in acks],
+        "attempts": [one.lease.attempt for one in acks],
+        "leases": [one.lease.leased_by for one in acks],
+    }
+    outcomes = {"states": states, "results": results, "errors": errors, "now": now}
+    written = {row[0] for row in session.run("ack_ended", {**fences, **outcomes})}
+    held = {job_id for (job_id,) in session.run("find_held", fences)} if len(written) < len(acks) else set()
     return [
-        Applied(one.lease.job_id, state) if one.lease.job_id in written else Stale(one.lease.job_id)
+        _plain_answer(one.lease.job_id, state, written=written, held=held)
         for one, state in zip(acks, states, strict=True)
     ]
+
+
+def _plain_answer(
+    job_id: int, state: State, *, written: Collection[int], held: Collection[int]
+) -> AckResult | Contended:
+    if job_id in written:
+        return Applied(job_id, state)
+    if job_id in held:
+        return Contended(f"job {job_id} is locked by another transaction; its end is sent again")
+    return Stale(job_id)
 
 
 # -- everything else ---------------------------------------------------------------------

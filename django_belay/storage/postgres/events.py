@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from django_belay.contract.job import JSON, Event
-from django_belay.exceptions import JobNotFound
+from django_belay.exceptions import Contended, JobNotFound
 from django_belay.storage.postgres.rows import json_text
-from django_belay.storage.postgres.session import Contended, Session
+from django_belay.storage.postgres.session import Session
 
 # Each turn means that another append of the same job went first.
 MAX_TURNS = 100

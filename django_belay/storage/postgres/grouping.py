@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from psycopg import errors as pg
 
-from django_belay.exceptions import Unavailable
-from django_belay.storage.postgres.session import Contended
+from django_belay.exceptions import Contended, Unavailable
 
 R = TypeVar("R")
 
@@ -17,10 +16,11 @@ MAX_SLOW = 3
 
 
 def send_grouped(
-    groups: Sequence[Sequence[int]], send: Callable[[Sequence[int]], Mapping[int, R]]
+    groups: Sequence[Sequence[int]], send: Callable[[Sequence[int]], Mapping[int, R | Exception]]
 ) -> tuple[dict[int, R], dict[int, Exception]]:
     """Send groups of indices, each in a transaction; results and errors by index.
 
+    A member that could not be written where the others were has an error for its answer.
     The members of a group that fails are sent one by one. Where the database is gone that
     would only multiply time-outs: then all that is left fails with the same error.
     """
@@ -33,7 +33,11 @@ def send_grouped(
             failures.update(dict.fromkeys(group, down))
             continue
         try:
-            results.update(send(group))
+            for index, answer in send(group).items():
+                if isinstance(answer, Exception):
+                    failures[index] = answer
+                else:
+                    results[index] = answer
         except Exception as error:
             slow += _is_slow(error)
             if _is_outage(error) and not (len(group) > 1 and _is_slow(error) and slow < MAX_SLOW):

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import psycopg
 from psycopg import errors as pg
 
-from django_belay.exceptions import Conflict, SchemaMissing, StorageError, Unavailable
+from django_belay.exceptions import Conflict, Contended, SchemaMissing, StorageError, Unavailable
 
 Params: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = list[tuple[Any, ...]]
@@ -80,19 +80,16 @@ def retried(session: Session, operation: Callable[[], T]) -> T:
     for attempt in range(1, MAX_TRIES + 1):
         try:
             return operation()
-        except Contended as error:
+        except Contended:
             if session.is_joined() or attempt == MAX_TRIES:
                 raise
-            session.pause(_contention_delay(attempt, error))
+            session.pause(_contention_delay(attempt))
     raise AssertionError("unreachable")
 
 
-def _contention_delay(attempt: int, _error: Contended) -> float:
+def _contention_delay(attempt: int) -> float:
+    """Seconds to wait after the n-th try, at random and longer each time."""
     return random.uniform(0, 0.01 * 2**attempt)  # noqa: S311 - spreads contenders, no secret
-
-
-class Contended(Unavailable):
-    """A deadlock or a serialization failure; the whole operation may be tried again."""
 
 
 _UNAVAILABLE = (

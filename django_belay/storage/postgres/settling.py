@@ -11,8 +11,9 @@ from typing import Any
 from django_belay.contract.outcome import Changes
 from django_belay.contract.settlement import DOOMED, Member, Settlement, settle
 from django_belay.contract.state import State, is_terminal
+from django_belay.exceptions import Contended
 from django_belay.storage.postgres.changes import JobRow
-from django_belay.storage.postgres.session import Contended, Params, Rows, Transaction
+from django_belay.storage.postgres.session import Params, Rows, Transaction
 
 Run = Callable[[str, Params], Rows]
 

@@ -11,7 +11,7 @@ import pytest
 from django_belay.contract.job import Lease
 from django_belay.contract.outcome import Failed, Succeeded
 from django_belay.engine.acks import Acknowledger
-from django_belay.exceptions import StorageError, Unavailable
+from django_belay.exceptions import Contended, StorageError, Unavailable
 from django_belay.storage.base import Ack, AckGroupError, AckResult, Applied, Stale
 from django_belay.testing.clock import SimClock
 from tests.unit.engine.making import make_lease
@@ -24,6 +24,7 @@ class FakeStorage:
         self.is_down = False
         self.poison: set[int] = set()
         self.stale: set[int] = set()
+        self.held: set[int] = set()
         self.names_members = True
         self.written: list[Ack] = []
         self.groups: list[int] = []
@@ -32,6 +33,8 @@ class FakeStorage:
         job_id = ack.lease.job_id
         if self.is_down:
             raise Unavailable("down")
+        if job_id in self.held:
+            raise Contended("held")
         if self._refuses(ack):
             raise StorageError("refused")
         if job_id in self.stale:
@@ -179,3 +182,31 @@ def test_a_job_claimed_again_drops_its_pending_ack(
     turn_until_written(acks)
     assert [ack.lease.job_id for ack in storage.written] == [2]
     assert sorted(lease.job_id for lease in done) == [1, 2]
+
+
+def test_a_held_row_holds_back_no_other_end(
+    make_acks: MakeAcks, storage: FakeStorage, late: list[Lease], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody looks at one job with FOR UPDATE: that is no outage."""
+    acks = make_acks()
+    storage.held = {1}
+    put(acks, 1, 2)
+    acks.turn()
+    put(acks, 3)
+    acks.turn()
+    assert [ack.lease.job_id for ack in storage.written] == [2, 3]
+    assert [lease.job_id for lease in late] == [1]
+    assert not caplog.records
+    storage.held = set()
+    turn_until_written(acks)
+    assert [ack.lease.job_id for ack in storage.written] == [2, 3, 1]
+
+
+def test_an_end_that_is_held_alone_is_no_outage(make_acks: MakeAcks, storage: FakeStorage) -> None:
+    acks = make_acks()
+    storage.held = {1}
+    put(acks, 1)
+    acks.turn()
+    put(acks, 2)
+    acks.turn()
+    assert [ack.lease.job_id for ack in storage.written] == [2]

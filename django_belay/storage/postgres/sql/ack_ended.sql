@@ -1,6 +1,8 @@
 -- ack_ended · contract §7; rules 15, 19, 21, 24 · belay_jobs primary key
 -- The hot path: ends of runs that have neither workflow nor parent, each behind its own
 -- fence, in one statement. These outcomes do not depend on cancel_requested (rule 22).
+-- A row that somebody holds, if only to look at it, must not keep the others from ending:
+-- it is passed over, and find_held tells it from a stale one.
 WITH c AS (
   SELECT j.id, a.state, a.result, a.error
     FROM unnest(%(ids)s::bigint[], %(attempts)s::int[], %(leases)s::text[],
@@ -9,7 +11,7 @@ WITH c AS (
     JOIN belay_jobs AS j
       ON j.id = a.id AND j.attempt = a.attempt AND j.leased_by = a.leased_by
    WHERE j.state = 'running'
-   ORDER BY j.id FOR UPDATE OF j
+   ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
 ), written AS (
   UPDATE belay_jobs AS j
      SET state = c.state,
