@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
-from enum import Enum, Flag
+from enum import Enum, Flag, FlagBoundary
+from functools import reduce
+from operator import or_
 from typing import Any, Literal
 from uuid import UUID
 
@@ -220,9 +222,16 @@ def _flag_codec(enum: type[Flag]) -> TypeCodec:
             raise misfit(value, enum.__name__)
         return int(value.value)
 
+    # Python before 3.11.4 lets a strict flag hold bits that no member has.
+    is_strict = getattr(enum, "_boundary_", None) is FlagBoundary.STRICT
+    known = reduce(or_, (member.value for member in enum.__members__.values()), 0)
+
     def decode(value: Any) -> Any:
+        number = _int(value)
         try:
-            return enum(_int(value))
+            if is_strict and number > 0 and number & ~known:
+                raise ValueError
+            return enum(number)
         except ValueError:
             raise JsonError(f"found int that is no value of {enum.__name__}") from None
 
