@@ -222,14 +222,15 @@ def _flag_codec(enum: type[Flag]) -> TypeCodec:
             raise misfit(value, enum.__name__)
         return int(value.value)
 
-    # Python before 3.11.4 lets a strict flag hold bits that no member has.
-    is_strict = getattr(enum, "_boundary_", None) is FlagBoundary.STRICT
+    # Whatever the class would make of bits that no member has, dropping them in silence (the
+    # default before Python 3.11.4) is not for an input; only KEEP keeps what was stored.
+    keeps = getattr(enum, "_boundary_", None) is FlagBoundary.KEEP
     known = reduce(or_, (member.value for member in enum.__members__.values()), 0)
 
     def decode(value: Any) -> Any:
         number = _int(value)
         try:
-            if is_strict and number > 0 and number & ~known:
+            if not keeps and number > 0 and number & ~known:
                 raise ValueError
             return enum(number)
         except ValueError:
