@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_belay._version import __version__
 from django_belay.contract.money import Budget, Cost
-from django_belay.registry import Chunk, Unique
+from django_belay.registry import Chunk, Isolation, Unique
 
 if TYPE_CHECKING:
     from django_belay.batches import Batch
@@ -26,6 +26,7 @@ __all__ = [
     "Chunk",
     "Cost",
     "Deferred",
+    "Isolation",
     "JobContext",
     "JobFunction",
     "JobHandle",

@@ -13,7 +13,7 @@ from django_belay._setting import as_seconds, nearest
 from django_belay.contract.json_value import check_json
 from django_belay.contract.money import Budget
 from django_belay.exceptions import ConfigurationError, InvalidInput
-from django_belay.registry import Chunk, JobOptions, Unique
+from django_belay.registry import Chunk, Isolation, JobOptions, Unique
 
 #: Options that the row carries, so that each enqueueing can choose them.
 OF_THE_ROW = (
@@ -28,6 +28,8 @@ OF_THE_CODE = (
 
 MAX_NAME = 255
 INT4 = 2**31 - 1
+# Less is surely meant in another unit.
+MIN_MEMORY = 1024 * 1024
 # Control characters, lone surrogates: no name, and a text column refuses some.
 _UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -178,8 +180,13 @@ def _check_chunk(place: str, value: Any) -> Chunk | None:
 
 
 def _check_isolation(place: str, value: Any) -> Any:
+    if isinstance(value, Isolation):
+        memory = value.memory
+        if memory is None or (type(memory) is int and memory >= MIN_MEMORY):
+            return value
+        raise ConfigurationError(f"{place}: memory is a number of bytes, at least {MIN_MEMORY:,}")
     if value not in ("thread", "process"):
-        raise ConfigurationError(f'{place}: give "thread" or "process"')
+        raise ConfigurationError(f'{place}: give "thread", "process", or Isolation(memory=bytes)')
     return value
 
 

@@ -112,7 +112,7 @@ def _job(definition: JobDefinition, found: conf.Settings) -> Iterator[checks.Che
             hint="Give a registered job or its kind.",
             id="belay.E016",
         )
-    if definition.is_async and options.isolation == "process":
+    if definition.is_async and options.is_isolated:
         yield checks.Error(
             f'job {kind!r} is async and has isolation="process".',
             hint="Make it an ordinary function, or leave isolation out.",

@@ -193,6 +193,8 @@ def _define(function: Callable[..., Any], options: Mapping[str, Any]) -> JobFunc
     aliases = _aliases(given.pop("aliases", ()))
     where = f"@job on {function.__module__}.{function.__qualname__}"
     merged = merge(JobOptions(), given, where=where, allowed=(*OF_THE_ROW, *OF_THE_CODE))
+    if merged.chunk is not None and merged.is_isolated:
+        raise ConfigurationError(f"{where}: chunk= and isolation= do not go together; leave one out")
     items = chunk_items(function, where=where, context=CONTEXT) if merged.chunk is not None else None
     codec = items.codec if items else InputCodec.for_function(function, skip_first=CONTEXT)
     definition = JobDefinition(

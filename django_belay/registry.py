@@ -47,6 +47,16 @@ class Chunk:
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
+class Isolation:
+    """A process of its own for each run, as ``isolation="process"``, with a limit of memory.
+
+    ``memory`` is how many bytes the job may allocate; one more fails with ``MemoryError``.
+    """
+
+    memory: int | None = None
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
 class JobOptions:
     """Everything ``@job`` and ``.using()`` take; durations in seconds.
 
@@ -67,9 +77,19 @@ class JobOptions:
     partition_key: str | Callable[..., str] | None = None
     run_after: datetime | timedelta | None = None
     chunk: Chunk | None = None
-    isolation: Literal["thread", "process"] = "thread"
+    isolation: Literal["thread", "process"] | Isolation = "thread"
     encrypted: bool = False
     on_failure: str | None = None
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether each run gets a process of its own."""
+        return self.isolation != "thread"
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What a run in a process of its own may allocate; ``None`` is no limit."""
+        return self.isolation.memory if isinstance(self.isolation, Isolation) else None
 
 
 @dataclass(slots=True, kw_only=True, frozen=True, eq=False)

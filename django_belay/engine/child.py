@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from django_belay.contract.job import Lease
 from django_belay.engine.acks import Acknowledger
 from django_belay.engine.executor import Executor
+from django_belay.engine.isolation import Isolation, Spawn
 from django_belay.engine.leases import LeaseBook
 from django_belay.engine.loop import Loop
 from django_belay.engine.producer import Producer
@@ -72,7 +73,15 @@ def _pairs(leases: Sequence[Lease]) -> list[tuple[int, str]]:
 class Child:
     """Everything of one process; ``run`` blocks until it has ended in order."""
 
-    def __init__(self, services: Services, channel: Channel, *, incarnation: str, once: bool = False) -> None:
+    def __init__(
+        self,
+        services: Services,
+        channel: Channel,
+        *,
+        incarnation: str,
+        once: bool = False,
+        spawn_isolated: Spawn | None = None,
+    ) -> None:
         self._services = services
         self._options = services.options
         self._channel = channel
@@ -101,6 +110,8 @@ class Child:
         self.executor = Executor(
             services, runner, acks=self.acks, leases=self.leases, slots=self.slots, watch=self.watch
         )
+        if spawn_isolated is not None:
+            self.executor.isolation = Isolation(services, runner, self.watch, spawn_isolated)
         self.producer = Producer(
             services,
             runner,
@@ -126,6 +137,8 @@ class Child:
         """Work until told to stop; whether every thread has ended, so that the process can exit in order."""
         for loop in (self._acking, self._watching, self._listening):
             loop.start()
+        if self.executor.isolation is not None:
+            self.executor.isolation.start_early()
         self._link.send({"t": "ready", "incarnation": self.incarnation})
         self._claiming.start()
         while not self._stop.wait(1.0):
@@ -268,6 +281,8 @@ class Child:
             for run in self.executor.active():
                 run.interrupt(Shutdown)
             self._wait(lambda: not self.executor.active(), LAST_CALL_S)
+            self.executor.kill_isolated()
+            self._wait(lambda: not self.executor.has_isolated(), LAST_CALL_S)
         self._hand_back()
         self.executor.stop_threads()
         self._acking.stop()

@@ -13,6 +13,8 @@ from django_belay.engine.acks import Acknowledger
 from django_belay.engine.async_executor import AsyncExecutor
 from django_belay.engine.async_run import AsyncRun
 from django_belay.engine.gather import ChunkRun
+from django_belay.engine.isolated_run import IsolatedRun
+from django_belay.engine.isolation import Isolation
 from django_belay.engine.leases import LeaseBook
 from django_belay.engine.run import Interruption, Run
 from django_belay.engine.runner import Runner
@@ -20,6 +22,7 @@ from django_belay.engine.services import Services
 from django_belay.engine.slots import Slots
 from django_belay.engine.telemetry import call_hook, worker_log
 from django_belay.engine.watch import Watch
+from django_belay.exceptions import Shutdown
 from django_belay.storage.base import Ack
 
 # A loop that has not answered for so long does not run its tasks.
@@ -54,6 +57,7 @@ class Executor:
         self._staffing = threading.Lock()
         self._is_short = False
         self._active: dict[tuple[int, str], Run] = {}
+        self.isolation: Isolation | None = None  # without one, isolated jobs run in threads
         self._in_loop: dict[tuple[int, str], AsyncRun] = {}
         self._async = AsyncExecutor(services, runner, ended=self._ended, failed=self._failed)
 
@@ -61,7 +65,8 @@ class Executor:
         """Hand a run to a thread. Called by the claim loop, which has taken a slot for it."""
         self._active[run.job.id, run.lease.leased_by] = run
         timeout_s = run.definition.options.timeout
-        if timeout_s is not None:
+        is_in_process = self.isolation is not None and isinstance(run, IsolatedRun)
+        if timeout_s is not None and not is_in_process:
             self._watch.add(run, timeout_s)
         if isinstance(run, AsyncRun):
             self._in_loop[run.job.id, run.lease.leased_by] = run
@@ -116,6 +121,16 @@ class Executor:
             if isinstance(chunk, ChunkRun):
                 chunk.interrupt_member(job_id, leased_by, reason)
 
+    def kill_isolated(self) -> None:
+        """Kill the processes of isolated jobs that were told to stop and have not."""
+        for run in self.active():
+            if isinstance(run, IsolatedRun):
+                run.interrupt(Shutdown)
+
+    def has_isolated(self) -> bool:
+        """Whether a process of an isolated job is left."""
+        return any(isinstance(run, IsolatedRun) for run in self.active())
+
     def stop_threads(self) -> None:
         """Let idle threads end; busy ones follow when their job does."""
         for _ in self._threads:
@@ -149,7 +164,10 @@ class Executor:
 
     def _run(self, run: Run) -> None:
         try:
-            acks = self._runner.execute_all(run)
+            if isinstance(run, IsolatedRun) and self.isolation is not None:
+                acks = self.isolation.execute(run)
+            else:
+                acks = self._runner.execute_all(run)
         except BaseException as error:
             worker_log.critical("job %s: the engine failed around it", run.job.id, exc_info=True)
             acks = self._failed(run, error)

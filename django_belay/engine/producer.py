@@ -13,6 +13,7 @@ from django_belay.engine.adaptive import AdaptiveLimits
 from django_belay.engine.executor import Executor
 from django_belay.engine.fairness import rooms_of, rotate, share_slots
 from django_belay.engine.gather import Gatherer
+from django_belay.engine.isolation import START_S
 from django_belay.engine.leases import LeaseBook
 from django_belay.engine.options import QueueOptions
 from django_belay.engine.patience import Patience, spread
@@ -228,6 +229,8 @@ class Producer:
         renew_for_s = self._watch.renew_for_s(options.timeout)
         if renew_for_s is not None and options.chunk is not None:
             renew_for_s += options.chunk.gather
+        if renew_for_s is not None and options.is_isolated:
+            renew_for_s += START_S
         return one.lease, renew_for_s
 
     # -- waiting -------------------------------------------------------------------

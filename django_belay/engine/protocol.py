@@ -66,6 +66,11 @@ class Channel:
         limit = struct.pack("@ll", int(whole), int(part * 1_000_000))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
+    @property
+    def end(self) -> socket.socket:
+        """The socket itself, for a conversation of another kind."""
+        return self._socket
+
     def fileno(self) -> int:
         return self._socket.fileno()
 

@@ -33,12 +33,14 @@ from django_belay.engine.async_run import AsyncRun
 from django_belay.engine.chunk_runner import ChunkRunner
 from django_belay.engine.context import JobContext
 from django_belay.engine.gather import ChunkRun
+from django_belay.engine.isolated_run import IsolatedRun
 from django_belay.engine.middleware import with_middleware
 from django_belay.engine.run import Run
 from django_belay.engine.services import Services
 from django_belay.engine.telemetry import call_hook, job_facts, lease_log, outcome_name, worker_log
 from django_belay.engine.verdict import awaiting, describe, judge
 from django_belay.exceptions import BelayError, Interrupt, Park
+from django_belay.registry import JobDefinition
 from django_belay.storage.base import Ack
 
 EXPIRED = "expired"
@@ -63,8 +65,7 @@ class Runner:
             return self._put_back(job, now=claimed_at)
         if job.cancel_requested:
             return Ack(lease=Lease.of(job), outcome=Cancelled(reason=CANCEL_REQUESTED))
-        make = AsyncRun if definition.is_async else Run
-        run = make(job, definition, claimed_at=claimed_at)
+        run = _run_type(definition)(job, definition, claimed_at=claimed_at)
         if run.is_first and _has_expired(job, definition.options.expires, claimed_at):
             return Ack(lease=run.lease, outcome=Cancelled(reason=EXPIRED))
         return run
@@ -243,6 +244,12 @@ def unreadable(job: Job, error: BaseException, *, now: datetime) -> Ack:
     """The ack of a claimed row that could not even be prepared."""
     entry = named_entry(f"the job could not be started: {type(error).__name__}", attempt=job.attempt, at=now)
     return Ack(lease=Lease.of(job), outcome=Failed(error={**entry, **describe(error, job, now=now)}))
+
+
+def _run_type(definition: JobDefinition) -> type[Run]:
+    if definition.options.is_isolated:
+        return IsolatedRun
+    return AsyncRun if definition.is_async else Run
 
 
 def _has_expired(job: Job, expires_s: float | None, now: datetime) -> bool:

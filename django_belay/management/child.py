@@ -92,6 +92,7 @@ def _run(channel: Channel, overrides: Overrides) -> int:
     from django_belay import conf, db
     from django_belay.engine.child import Child, new_incarnation
     from django_belay.engine.services import Services
+    from django_belay.engine.spawn import spawn
     from django_belay.management.hooks import worker_hooks
     from django_belay.registry import registry
 
@@ -106,7 +107,14 @@ def _run(channel: Channel, overrides: Overrides) -> int:
         options=options,
         hooks=worker_hooks(clock),
     )
-    child = Child(services, channel, incarnation=new_incarnation(options.node_name), once=overrides.once)
+    isolated = ("-m", "django_belay.management.isolated", overrides.dumps())
+    child = Child(
+        services,
+        channel,
+        incarnation=new_incarnation(options.node_name),
+        once=overrides.once,
+        spawn_isolated=lambda: spawn(isolated),
+    )
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         # A handler interrupts the main thread wherever it is, perhaps under a lock that this needs.
