@@ -19,6 +19,7 @@ from django_belay.storage.journal.files import base as base_module
 from django_belay.storage.journal.files import catalog as catalog_module
 from django_belay.storage.journal.files import compaction as compaction_module
 from django_belay.storage.journal.files import copy as copy_module
+from django_belay.storage.journal.files import delta as delta_module
 from django_belay.storage.journal.files import fail, layout, scribe
 from django_belay.storage.journal.files import tail as tail_module
 from django_belay.storage.journal.files.base import BaseWriter
@@ -323,7 +324,7 @@ def test_no_headroom_gives_up_and_goes_on(root: Path) -> None:
 
 
 def test_delta_too_large_for_a_segment(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction_module, "MAX_ACTIVE_BYTES", 500)
+    monkeypatch.setattr(delta_module, "MAX_ACTIVE_BYTES", 500)
     history = History(seed=21)
     with filled(root, 20) as journal:
 

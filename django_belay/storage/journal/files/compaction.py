@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from django_belay.exceptions import JournalError, JournalFull
-from django_belay.storage.journal.format.limits import MAX_ACTIVE_BYTES
 from django_belay.storage.journal.format.manifest import Manifest, Retention, SourceSegment, encode_manifest
 from django_belay.storage.journal.format.metadata import Current
 from django_belay.storage.journal.format.pair import decode_payload
@@ -24,7 +23,6 @@ from django_belay.storage.journal.format.record import OVERHEAD_BYTES
 from django_belay.storage.journal.format.refusal import located, refuse
 from django_belay.storage.journal.format.scan import SegmentScan
 from django_belay.storage.journal.format.segment import (
-    HEADER_BYTES,
     SegmentHeader,
     encode_header,
     segment_name,
@@ -34,7 +32,7 @@ from django_belay.storage.journal.state.store_state import Change
 from . import authority as authority_files
 from . import disk, layout
 from .base import BaseWriter
-from .delta import Followed, catch_up, check_delta, check_tail, move_state
+from .delta import CatchUp, Followed, move_state
 from .disk import Directory, File
 from .filesystem import Room
 from .initialise import publish_current
@@ -45,6 +43,8 @@ from .retained import Selection, renumbered
 
 # A slice of about a millisecond: whoever appends waits for the rest of one when it wakes.
 STEP_RECORDS: Final = 16
+# Few enough to be checked and written while appenders wait.
+LAST_ROUND_RECORDS: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +143,13 @@ def compact(
                     pace=pace,
                     opened=opened,
                 )
-                _close_admission(journal, build, frontier)
+                catch_up = CatchUp(_followed(build), frontier.next_order)
+                opened.callback(catch_up.close)
+                _drain(journal, build, catch_up, pace)
             except BaseException:
                 _give_up(journal, frontier)
                 raise
-            return _switch(journal, frontier, build)
+            return _switch(journal, frontier, build, catch_up)
     finally:
         journal.compacting.release()
 
@@ -369,21 +371,31 @@ def _scan(file: File, size: int, segment_id: int, build: _Build) -> Iterator[Any
     )
 
 
-def _close_admission(journal: Journal, build: _Build, frontier: _Frontier) -> None:
-    """Refuse new records from here on, once what was committed meanwhile is seen to fit the base."""
-    with journal.lock:
-        try:
-            delta = journal.delta or []
-            size = HEADER_BYTES + sum(len(payload) + OVERHEAD_BYTES for _, _, payload in delta)
-            if size > MAX_ACTIVE_BYTES:
-                raise located(refuse("resource_limit", "online_delta_too_large", size), path=journal.path)
-            if delta and build.selection.orders is not None:
-                raise located(refuse("argument", "candidate_mismatch", "not at rest"), path=journal.path)
-            check_delta(_followed(build), delta, frontier.next_order)
-        except JournalError:
+def _drain(journal: Journal, build: _Build, catch_up: CatchUp, pace: Callable[[int], None]) -> None:
+    """Catch up while appends go on until little is left, or no less than before; check that, and
+    refuse new records."""
+    before: int | None = None
+    try:
+        while True:
+            with journal.lock:
+                delta = journal.delta or []
+                rest = delta[catch_up.done :]
+                if len(rest) <= LAST_ROUND_RECORDS or (before is not None and len(rest) >= before):
+                    catch_up.check(rest)
+                    journal.suspend_admission()
+                    return
+            before = len(rest)
+            for start in range(0, before, STEP_RECORDS):
+                some = rest[start : start + STEP_RECORDS]
+                catch_up.check(some)
+                catch_up.write(some)
+                pace(catch_up.done)
+    except BaseException as error:
+        with suppress(OSError, JournalError):
             remove_candidate(journal.recovered.authority.epochs, build.name)
-            raise
-        journal.suspend_admission()
+        if isinstance(error, OSError):
+            raise disk.io_error(error, journal.path) from error
+        raise
 
 
 def _followed(build: _Build) -> Followed:
@@ -400,14 +412,15 @@ def _followed(build: _Build) -> Followed:
     )
 
 
-def _switch(journal: Journal, frontier: _Frontier, build: _Build) -> CompactionReport:
+def _switch(journal: Journal, frontier: _Frontier, build: _Build, catch_up: CatchUp) -> CompactionReport:
     try:
         journal.stop_admission()
         delta = journal.delta or []
-        position, crc, places = catch_up(_followed(build), delta)
+        catch_up.write(delta[catch_up.done :])
+        catch_up.sync()
         _publish(journal, frontier, build)
         _check_digests(build.segments, build, "published_candidate_mismatch")
-        check_tail(_followed(build), delta, position)
+        catch_up.check_bytes()
     except OSError as error:
         journal.tail.poisoned = True
         raise disk.io_error(error, journal.path) from error
@@ -415,11 +428,11 @@ def _switch(journal: Journal, frontier: _Frontier, build: _Build) -> CompactionR
         journal.tail.poisoned = True
         raise
     with journal.lock:
-        move_state(journal.state, _followed(build), delta, places)
+        move_state(journal.state, _followed(build), delta, catch_up.places)
         journal.state.unwatch(frontier.log)
         journal.delta = None
         authority = authority_files.read_authority(journal.ownership.root)
-        journal.adopt(authority, position, crc)
+        journal.adopt(authority, catch_up.position, catch_up.crc)
         journal.resume_admission()
     reclaimed = reclaim_predecessor(journal.ownership.root, authority)
     return CompactionReport(

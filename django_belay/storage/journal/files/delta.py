@@ -15,12 +15,12 @@ from crc32c import crc32c
 from django_belay.exceptions import JournalError
 from django_belay.storage.journal.format.event_v2 import ResultRecorded
 from django_belay.storage.journal.format.extension import Frame, Operation, Row
+from django_belay.storage.journal.format.limits import MAX_ACTIVE_BYTES
 from django_belay.storage.journal.format.manifest import Manifest
 from django_belay.storage.journal.format.mutation import PREFIX, decode_mutation
 from django_belay.storage.journal.format.pair import decode_payload
-from django_belay.storage.journal.format.record import frame
+from django_belay.storage.journal.format.record import OVERHEAD_BYTES, frame
 from django_belay.storage.journal.format.refusal import located, refuse
-from django_belay.storage.journal.format.scan import SegmentScan
 from django_belay.storage.journal.format.segment import HEADER_BYTES
 from django_belay.storage.journal.format.snapshot import decode_snapshot
 from django_belay.storage.journal.state.finished import location
@@ -30,6 +30,7 @@ from django_belay.storage.journal.state.store_state import StoreState
 from . import disk
 from .disk import Directory, File
 from .reader import SegmentReader
+from .recovery import crc_of
 from .tail import Position
 
 Delta: TypeAlias = list[tuple[int, int, bytes]]
@@ -56,32 +57,102 @@ class Followed:
         return self.places[table][at] if at < len(keys) and keys[at] == key else 0
 
 
-def check_delta(base: Followed, delta: Delta, next_order: int) -> None:
-    """Every committed record must apply cleanly: no job of it expired, each mutation's job there with
-    its revision, each availability order the next. The base is read for this from its bytes,
-    not from the state that wrote it."""
-    revisions: dict[bytes, int] = {}
-    reader = SegmentReader(base.segments)
-    try:
-        for kind, schema, payload in delta:
-            if (kind, schema) != (8, 1):
-                for job_id in _touched(kind, schema, payload):
-                    if job_id in base.expired:
-                        raise _mismatch(base, job_id, "expired job")
+class CatchUp:
+    """Follows a base with what is committed meanwhile, in rounds: checked, then appended to its tail.
+
+    Every record must apply cleanly: no job of it expired, each mutation's job there with its
+    revision, each availability order the next. The base is read for this from its bytes, not
+    from the state that wrote it.
+    """
+
+    def __init__(self, base: Followed, next_order: int) -> None:
+        manifest = base.manifest
+        self.done = 0
+        self.places: list[int] = []
+        self.crc = crc32c(os.pread(base.tail.fd, HEADER_BYTES, 0))
+        self._base = base
+        self._reader = SegmentReader(base.segments)
+        self._revisions: dict[bytes, int] = {}
+        self._next_order = next_order
+        self._checked_size = self._size = HEADER_BYTES
+        self._sequence = manifest.tail_first_sequence
+
+    @property
+    def position(self) -> Position:
+        """Where the new tail ends."""
+        manifest = self._base.manifest
+        return Position(manifest.tail_segment_id, self._size, manifest.tail_first_sequence, self._sequence)
+
+    def check(self, records: Delta) -> None:
+        """Refuse records that do not fit what they follow; each is checked once, in order."""
+        if records and self._base.orders is not None:
+            raise located(refuse("argument", "candidate_mismatch", "not at rest"), path=self._base.tail.path)
+        for kind, schema, payload in records:
+            self._checked_size += len(payload) + OVERHEAD_BYTES
+            if self._checked_size > MAX_ACTIVE_BYTES:
+                raise located(
+                    refuse("resource_limit", "online_delta_too_large", self._checked_size),
+                    path=self._base.tail.path,
+                )
+            if (kind, schema) == (8, 1):
+                self._check_mutation(payload)
                 continue
-            job_id, _, expected, revision, _ = PREFIX.unpack_from(payload)
-            if job_id not in revisions:
-                where = base.place_of("jobs", job_id)
-                revisions[job_id] = decode_snapshot(reader.record(where).payload).revision if where else 0
-            order = getattr(decode_mutation(payload), "availability_order", None)
-            if revisions[job_id] != expected:
-                raise _mismatch(base, job_id, "revision", expected, revisions[job_id])
-            if order is not None and order < next_order:
-                raise _mismatch(base, job_id, "availability_order", next_order, order)
-            revisions[job_id] = revision
-            next_order = next_order if order is None else order + 1
-    finally:
-        reader.close()
+            for job_id in _touched(kind, schema, payload):
+                if job_id in self._base.expired:
+                    raise _mismatch(self._base, job_id, "expired job")
+
+    def _check_mutation(self, payload: bytes) -> None:
+        job_id, _, expected, revision, _ = PREFIX.unpack_from(payload)
+        current = self._revisions.get(job_id)
+        if current is None:
+            where = self._base.place_of("jobs", job_id)
+            current = decode_snapshot(self._reader.record(where).payload).revision if where else 0
+        order = getattr(decode_mutation(payload), "availability_order", None)
+        if current != expected:
+            raise _mismatch(self._base, job_id, "revision", expected, current)
+        if order is not None and order < self._next_order:
+            raise _mismatch(self._base, job_id, "availability_order", self._next_order, order)
+        self._revisions[job_id] = revision
+        self._next_order = self._next_order if order is None else order + 1
+
+    def write(self, records: Delta) -> None:
+        """Append checked records with their new sequences; every write is read back."""
+        parts: list[bytes] = []
+        start, pending = self._size, 0
+        for kind, schema, payload in records:
+            data = frame(kind, schema, self._sequence, payload)
+            self.places.append(location(self._base.manifest.tail_segment_id, self._size))
+            parts.append(data)
+            self._sequence += 1
+            self._size += len(data)
+            pending += len(data)
+            if pending >= _FLUSH_BYTES:
+                self._append(start, parts)
+                parts, start, pending = [], self._size, 0
+        if parts:
+            self._append(start, parts)
+        self.done += len(records)
+
+    def _append(self, offset: int, parts: list[bytes]) -> None:
+        data = b"".join(parts)
+        disk.write(self._base.tail, offset, data, "compact.delta.write")
+        self.crc = crc32c(data, self.crc)
+
+    def sync(self) -> None:
+        """Make the tail and its directories durable."""
+        disk.fsync(self._base.tail, "compact.delta.fsync")
+        disk.fsync_dir(self._base.segments, "compact.delta.fsync_segments")
+        disk.fsync_dir(self._base.directory, "compact.delta.fsync_dir")
+
+    def check_bytes(self) -> None:
+        """Read the tail once more: appenders wait for this, so it is compared, not decoded."""
+        file = self._base.tail
+        if os.fstat(file.fd).st_size != self._size or crc_of(file, self._size) != self.crc:
+            raise located(refuse("physical_corruption", "published_candidate_mismatch"), path=file.path)
+
+    def close(self) -> None:
+        """Let go of the base."""
+        self._reader.close()
 
 
 def _touched(kind: int, schema: int, payload: bytes) -> Iterator[bytes]:
@@ -96,52 +167,6 @@ def _touched(kind: int, schema: int, payload: bytes) -> Iterator[bytes]:
 
 def _mismatch(base: Followed, job_id: bytes, *details: object) -> JournalError:
     return located(refuse("argument", "candidate_mismatch", job_id.hex(), *details), path=base.directory.path)
-
-
-def catch_up(base: Followed, delta: Delta) -> tuple[Position, int, list[int]]:
-    """Append what was committed meanwhile to the new tail, with its new sequences."""
-    manifest = base.manifest
-    header = os.pread(base.tail.fd, HEADER_BYTES, 0)
-    sequence, size, crc = manifest.tail_first_sequence, HEADER_BYTES, crc32c(header)
-    places: list[int] = []
-    parts: list[bytes] = []
-    pending, start = 0, size
-    for kind, schema, payload in delta:
-        data = frame(kind, schema, sequence, payload)
-        places.append(location(manifest.tail_segment_id, size))
-        parts.append(data)
-        size += len(data)
-        pending += len(data)
-        sequence += 1
-        if pending >= _FLUSH_BYTES:
-            crc = _write_delta(base.tail, start, b"".join(parts), crc)
-            parts, pending, start = [], 0, size
-    if parts:
-        crc = _write_delta(base.tail, start, b"".join(parts), crc)
-    disk.fsync(base.tail, "compact.delta.fsync")
-    disk.fsync_dir(base.segments, "compact.delta.fsync_segments")
-    disk.fsync_dir(base.directory, "compact.delta.fsync_dir")
-    position = Position(manifest.tail_segment_id, size, manifest.tail_first_sequence, sequence)
-    return position, crc, places
-
-
-def _write_delta(tail: File, offset: int, data: bytes, crc: int) -> int:
-    disk.write(tail, offset, data, "compact.delta.write")
-    return crc32c(data, crc)
-
-
-def check_tail(base: Followed, delta: Delta, position: Position) -> None:
-    """Read the new tail back and compare it with what was to be in it."""
-    scan = SegmentScan(
-        lambda at, count: disk.read_exactly(base.tail.fd, at, count),
-        position.size,
-        expected_id=position.segment_id,
-        expected_store=base.manifest.store_id,
-        highest=True,
-    )
-    found = [(item.record_type, item.payload_schema, item.payload) for item in scan]
-    if found != delta:
-        raise located(refuse("physical_corruption", "published_candidate_mismatch"), path=base.tail.path)
 
 
 def move_state(state: StoreState, base: Followed, delta: Delta, places: list[int]) -> None:

@@ -135,7 +135,7 @@ def check_unchanged(recovered: Recovered) -> None:
         name = segment_name(summary.segment_id)
         covered = summary.size if summary.state == "active" else summary.size - 64
         with _opened(authority.segments, name) as file:
-            if _crc_of(file, covered) != summary.crc:
+            if crc_of(file, covered) != summary.crc:
                 raise located(refuse("changed_view", "v2_frozen_view_changed"), path=file.path)
 
 
@@ -282,7 +282,8 @@ def sha256_of(file: File) -> bytes:
     return digest.digest()
 
 
-def _crc_of(file: File, size: int) -> int:
+def crc_of(file: File, size: int) -> int:
+    """CRC32C of the first ``size`` bytes of a file, read in pieces."""
     crc = position = 0
     while position < size:
         chunk = os.pread(file.fd, min(CHUNK_BYTES, size - position), position)
