@@ -16,14 +16,18 @@ if TYPE_CHECKING:
     from django_belay.client import JobHandle, enqueue_job, list_jobs, stats
     from django_belay.client import get as get_job
     from django_belay.deferred import Deferred
+    from django_belay.engine.async_context import AsyncJobContext
+    from django_belay.engine.chunk_context import ChunkContext
     from django_belay.engine.context import JobContext
     from django_belay.jobs import JobFunction, job
     from django_belay.workflows import Workflow
 
 __all__ = [
+    "AsyncJobContext",
     "Batch",
     "Budget",
     "Chunk",
+    "ChunkContext",
     "Cost",
     "Deferred",
     "Isolation",
@@ -42,7 +46,9 @@ __all__ = [
 
 # Loaded at first use, so that a process that only wants a version or an error loads no driver.
 _LAZY = {
+    "AsyncJobContext": ("django_belay.engine.async_context", "AsyncJobContext"),
     "Batch": ("django_belay.batches", "Batch"),
+    "ChunkContext": ("django_belay.engine.chunk_context", "ChunkContext"),
     "Deferred": ("django_belay.deferred", "Deferred"),
     "JobContext": ("django_belay.engine.context", "JobContext"),
     "JobFunction": ("django_belay.jobs", "JobFunction"),

@@ -24,6 +24,7 @@ from django_belay.handles import EnqueueReport, JobHandle
 from django_belay.registry import Chunk, JobDefinition, JobOptions, registry
 
 if TYPE_CHECKING:
+    from django_belay.engine.async_context import AsyncJobContext
     from django_belay.engine.context import JobContext
 
 P = ParamSpec("P")
@@ -146,6 +147,8 @@ class JobFunction(Generic[P, R]):
 @overload
 def job(function: Callable[Concatenate[JobContext, P], R], /) -> JobFunction[P, R]: ...
 @overload
+def job(function: Callable[Concatenate[AsyncJobContext, P], R], /) -> JobFunction[P, R]: ...
+@overload
 def job(function: Callable[P, R], /) -> JobFunction[P, R]: ...
 # What one job of a chunk takes is no part of the function's signature.
 @overload
@@ -179,6 +182,8 @@ class _Decorator:
 
     @overload
     def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> JobFunction[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[AsyncJobContext, P], R], /) -> JobFunction[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:

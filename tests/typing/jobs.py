@@ -5,7 +5,20 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import assert_type
 
-from django_belay import Budget, Chunk, JobContext, JobFunction, JobHandle, Unique, enqueue_job, get_job, job
+from django_belay import (
+    AsyncJobContext,
+    Budget,
+    Chunk,
+    ChunkContext,
+    Isolation,
+    JobContext,
+    JobFunction,
+    JobHandle,
+    Unique,
+    enqueue_job,
+    get_job,
+    job,
+)
 from django_belay.client import EnqueueReport
 from django_belay.deferred import Deferred
 
@@ -24,9 +37,23 @@ def without_context(order_id: int) -> int:
     return order_id
 
 
-@job(queue="bulk", chunk=Chunk(size=10))
+@job(queue="bulk")
 def unannotated(ctx, order_id: int):  # type: ignore[no-untyped-def]
     return order_id
+
+
+@job(queue="chunks", chunk=Chunk(size=10))
+def chunked(ctx: ChunkContext, items: list[dict[str, int]]) -> list[int]:
+    return [item["number"] for item in items]
+
+
+@job
+async def awaited(ctx: AsyncJobContext, order_id: int) -> int:
+    return await ctx.step("one", without_context, order_id)
+
+
+@job(queue="media", isolation=Isolation(memory=2**26))
+def isolated(ctx: JobContext, order_id: int) -> None: ...
 
 
 def use() -> None:
@@ -37,6 +64,10 @@ def use() -> None:
     assert_type(bare.enqueue_on_commit(1), Deferred[JobHandle])
     assert_type(without_context.enqueue(5), JobHandle)
     unannotated.enqueue(1)
+    assert_type(chunked.enqueue(number=1), JobHandle)
+    assert_type(awaited.enqueue(order_id=1), JobHandle)
+    assert_type(isolated.enqueue(1), JobHandle)
+    awaited.enqueue("one")  # pyright: ignore[reportArgumentType]
     bare.enqueue("one")  # pyright: ignore[reportArgumentType]
     bare.enqueue()  # pyright: ignore[reportCallIssue]
     with_options.enqueue(1, 2)  # pyright: ignore[reportCallIssue]
