@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -28,9 +28,19 @@ from django_belay.exceptions import ConfigurationError
 from django_belay.storage.base import Storage
 from django_belay.storage.postgres.pool import PoolOptions, PoolSession
 from django_belay.storage.postgres.rows import register_loaders
-from django_belay.storage.postgres.session import Params, Rows, Session, Transaction, retried, translated
+from django_belay.storage.postgres.session import (
+    Params,
+    Rows,
+    Session,
+    Transaction,
+    atomically,
+    retried,
+    translated,
+)
 from django_belay.storage.postgres.statements import statement
 from django_belay.storage.postgres.store import PostgresStore
+
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 
 class DjangoSession:
@@ -55,6 +65,36 @@ class DjangoSession:
             register_loaders(cursor.cursor)
             cursor.execute(statement(name), params)
             return cursor.fetchall() if cursor.description else []
+
+    def run_together(self, names: Sequence[str], params: Params) -> list[Rows]:
+        if self.is_joined() or not self._sends_text():
+            return atomically(self, lambda transaction: [transaction.run(name, params) for name in names])
+        return retried(self, lambda: self._run_as_one(names, params))
+
+    def _sends_text(self) -> bool:
+        """Whether the driver puts parameters into the text: then one text can hold several statements."""
+        with self.connection.cursor() as cursor:
+            return isinstance(cursor.cursor, psycopg.ClientCursor)
+
+    def _run_as_one(self, names: Sequence[str], params: Params) -> list[Rows]:
+        """A whole transaction in one round trip; PostgreSQL gives each of its statements its own snapshot."""
+        text = ";\n".join([_BEGIN, *map(statement, names), "COMMIT"])
+        with translated(), _driver_errors(), self.connection.cursor() as cursor:
+            register_loaders(cursor.cursor)
+            try:
+                cursor.execute(text, params)
+            except BaseException:
+                self._abandon()
+                raise
+            found: list[Rows] = []
+            while cursor.nextset():
+                found.append(cursor.fetchall() if cursor.description else [])
+            return found[: len(names)]
+
+    def _abandon(self) -> None:
+        """Roll back what a failed statement left open; a connection that is gone rolled back by itself."""
+        with suppress(psycopg.Error):
+            self.connection.connection.rollback()
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from django_belay.exceptions import Unavailable
 from django_belay.storage.postgres.bounded import BoundedConnection
 from django_belay.storage.postgres.rows import register_loaders
-from django_belay.storage.postgres.session import Params, Rows, retried, translated
+from django_belay.storage.postgres.session import Params, Rows, atomically, retried, translated
 from django_belay.storage.postgres.statements import is_unprepared, statement
 
 # psycopg-pool warns at every failed reconnection; the storage reports it once as Unavailable.
@@ -68,6 +68,9 @@ class PoolSession:
     def _run(self, name: str, params: Params | None) -> Rows:
         with translated(), self._connection() as connection:
             return _execute(connection, name, params)
+
+    def run_together(self, names: Sequence[str], params: Params) -> list[Rows]:
+        return atomically(self, lambda transaction: [transaction.run(name, params) for name in names])
 
     @contextmanager
     def transaction(self) -> Iterator[_PoolTransaction]:

@@ -8,7 +8,7 @@ The storage is written against these two protocols. ``PoolSession`` stands in
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -37,6 +37,13 @@ class Session(Protocol):
 
     def run(self, name: str, params: Params | None = None) -> Rows:
         """Execute one statement: in the caller's open transaction, else committed on its own."""
+        ...
+
+    def run_together(self, names: Sequence[str], params: Params) -> list[Rows]:
+        """Execute statements in one transaction, sent at once where the driver can; rows of each.
+
+        Every statement sees what was committed before it began, as in ``transaction``.
+        """
         ...
 
     def transaction(self) -> AbstractContextManager[Transaction]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from django_belay.contract.notification import PokePolicy
 from django_belay.storage.postgres import hints
 from django_belay.storage.postgres.locks import lock
 from django_belay.storage.postgres.rows import json_text
-from django_belay.storage.postgres.session import Session, Transaction, atomically
+from django_belay.storage.postgres.session import Params, Rows, Session, Transaction, atomically
 
 
 def find_signal(
@@ -34,15 +34,15 @@ def put_signal(
     """Upsert and wake under the scope's lock; ids of the jobs woken.
 
     The lock is a statement of its own: the next one's snapshot sees whoever parked before.
+    The hint follows the commit; lost with this process, polling finds the job.
     """
-
-    params = {**_wake_params(scope, name, now), "payload": json_text(payload)}
-
-    def operation(transaction: Transaction) -> list[int]:
-        lock(transaction, scopes=[scope])
-        return _announce(transaction, transaction.run("put_signal", params), poke=poke, now=now)
-
-    return atomically(session, operation)
+    params = {
+        **_wake_params(scope, name, now),
+        "payload": json_text(payload),
+        "lock": names.scope_lock(scope),
+    }
+    _, woken = session.run_together(["lock_scope", "put_signal"], params)
+    return _announce(session.run, woken, poke=poke, now=now)
 
 
 def write_signal(session: Session, scope: str, name: str, payload: JSON, *, now: datetime) -> None:
@@ -60,7 +60,7 @@ def wake_awaiting(session: Session, scope: str, name: str, *, poke: PokePolicy, 
     def operation(transaction: Transaction) -> list[int]:
         lock(transaction, scopes=[scope])
         woken = transaction.run("wake_awaiting", _wake_params(scope, name, now))
-        return _announce(transaction, woken, poke=poke, now=now)
+        return _announce(transaction.run, woken, poke=poke, now=now)
 
     return atomically(session, operation)
 
@@ -97,9 +97,9 @@ def _wake_params(scope: str, name: str, now: datetime) -> dict[str, Any]:
 
 
 def _announce(
-    transaction: Transaction, woken: Sequence[tuple[Any, ...]], *, poke: PokePolicy, now: datetime
+    run: Callable[[str, Params], Rows], woken: Sequence[tuple[Any, ...]], *, poke: PokePolicy, now: datetime
 ) -> list[int]:
-    hints.send(transaction.run, poke=poke, queues={queue for _, queue in woken}, now=now)
+    hints.send(run, poke=poke, queues={queue for _, queue in woken}, now=now)
     return sorted(job_id for job_id, _ in woken)
 
 
