@@ -20,6 +20,7 @@ from django_belay import conf
 from django_belay.contract import envelope
 from django_belay.contract.envelope import Opaque
 from django_belay.contract.job import Job
+from django_belay.contract.json_value import JsonError, loads
 from django_belay.contract.state import STATES
 from django_belay.exceptions import BelayError
 
@@ -92,6 +93,23 @@ def parse_since(text: str | None) -> datetime | None:
 
 def _midnight(day: date | None) -> datetime | None:
     return None if day is None else datetime(day.year, day.month, day.day)
+
+
+def parse_object(option: str, text: str) -> dict[str, Any]:
+    """The JSON object that an option gives.
+
+    Raises:
+        CommandError: It is something else; the message starts with the option.
+    """
+    try:
+        value = loads(text.encode("utf-8", "surrogatepass"))
+    except JsonError as error:
+        raise CommandError(f"{option}: no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise CommandError(
+            f'{option}: give a JSON object such as {{"order_id": 42}}, not {type(value).__name__}'
+        )
+    return value
 
 
 def at_least_one(text: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
@@ -10,6 +9,7 @@ from typing import Any, TypeAlias
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_belay import schedules
+from django_belay.contract.cron_due import CATCH_UP
 from django_belay.exceptions import BelayError
 from django_belay.handles import JobHandle
 from django_belay.management import report
@@ -80,13 +80,13 @@ class Command(BaseCommand):
     def _put(self, options: dict[str, Any]) -> None:
         row = {name: options[name] for name in ROW_OPTIONS if options[name] is not None}
         if options["meta"] is not None:
-            row["meta"] = _object("--meta", options["meta"])
+            row["meta"] = report.parse_object("--meta", options["meta"])
         put = schedules.check if options["dry_run"] else schedules.put
         schedule = put(
             options["name"],
             options["expression"],
             options["kind"],
-            _object("--input", options["input"]),
+            report.parse_object("--input", options["input"]),
             timezone=options["timezone"],
             catch_up=options["catch_up"],
             paused=options["paused"],
@@ -174,7 +174,7 @@ def _add_put(parser: CommandParser) -> None:
     parser.add_argument("kind", metavar="KIND", help="The kind of a registered job.")
     parser.add_argument("--input", default="{}", metavar="JSON", help="The job's arguments, an object.")
     parser.add_argument("--timezone", metavar="ZONE", help="Such as Europe/Berlin; by default UTC.")
-    parser.add_argument("--catch-up", choices=("latest", "all", "none"), help="Which missed slots are fired.")
+    parser.add_argument("--catch-up", choices=CATCH_UP, help="Which missed slots are fired.")
     state = parser.add_mutually_exclusive_group()
     state.add_argument("--paused", action="store_const", const=True, help="Put it, and do not fire it yet.")
     state.add_argument("--active", dest="paused", action="store_const", const=False)
@@ -189,16 +189,6 @@ def _add_put(parser: CommandParser) -> None:
 def _add_change(parser: CommandParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="Only say what would be done.")
     report.add_format(parser)
-
-
-def _object(option: str, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CommandError(f"{option}: no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CommandError(f"{option}: give a JSON object; this is a {type(value).__name__}")
-    return value
 
 
 def _facts(schedule: Schedule) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
 from django_belay import client
-from django_belay.contract.json_value import JsonError, loads
 from django_belay.management import report
 
 
@@ -38,7 +37,10 @@ class Command(BaseCommand):
         text = sys.stdin.read() if options["input"] == "-" else options["input"]
         with report.command_errors():
             job = client.enqueue_job(
-                options["kind"], _object("--input", text), foreign=options["foreign"], **_chosen(options)
+                options["kind"],
+                report.parse_object("--input", text),
+                foreign=options["foreign"],
+                **_chosen(options),
             )
         if options["format"] == "text":
             self.stdout.write(f"{job.id} {job.state}{' duplicate' if job.duplicate else ''}")
@@ -50,22 +52,10 @@ def _chosen(options: dict[str, Any]) -> dict[str, Any]:
     names = ("queue", "priority", "max_attempts", "unique")
     chosen = {name: options[name] for name in names if options[name] is not None}
     if options["meta"] is not None:
-        chosen["meta"] = _object("--meta", options["meta"])
+        chosen["meta"] = report.parse_object("--meta", options["meta"])
     if options["run_after"] is not None:
         chosen["run_after"] = _instant(options["run_after"])
     return chosen
-
-
-def _object(name: str, text: str) -> dict[str, Any]:
-    try:
-        value = loads(text.encode("utf-8", "surrogatepass"))
-    except JsonError as error:
-        raise CommandError(f"{name}: {error}") from None
-    if not isinstance(value, dict):
-        raise CommandError(
-            f'{name}: give a JSON object such as {{"order_id": 42}}, not {type(value).__name__}'
-        )
-    return value
 
 
 def _instant(text: str) -> Any:

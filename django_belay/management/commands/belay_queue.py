@@ -9,7 +9,6 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_belay import queues
 from django_belay.contract import queue_opts
-from django_belay.contract.json_value import JsonError, loads
 from django_belay.management import report
 from django_belay.queues import QueueInfo
 
@@ -116,13 +115,7 @@ def _opts(options: dict[str, Any]) -> dict[str, Any]:
         return given
     if given:
         raise CommandError("give --opts or the single flags, not both")
-    try:
-        found = loads(options["opts"].encode())
-    except (JsonError, ValueError) as error:
-        raise CommandError(f"--opts is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise CommandError(f"--opts is {options['opts']:.60}; give a JSON object")
-    return found
+    return report.parse_object("--opts", options["opts"])
 
 
 def _number(flag: str, text: str) -> int:
