@@ -403,7 +403,7 @@ class RateWindow(ReadOnlyModel):
 class Queue(ReadOnlyModel):
     """A row of ``belay_queues``: a queue's options at run time, over the settings."""
 
-    write_instead = 'BELAY["QUEUES"], or put_queue() of the storage'
+    write_instead = 'BELAY["QUEUES"], or django_belay.queues'
 
     name = models.TextField(_("name"), primary_key=True)
     opts = StoredJSONField(_("options"), default=dict)
@@ -424,7 +424,7 @@ class Queue(ReadOnlyModel):
 class Cron(ReadOnlyModel):
     """A row of ``belay_crons``: a schedule at run time, over the settings."""
 
-    write_instead = 'BELAY["CRONS"], or put_cron() of the storage'
+    write_instead = 'BELAY["CRONS"], or django_belay.schedules'
 
     name = models.TextField(_("name"), primary_key=True)
     expression = models.TextField(_("expression"))
