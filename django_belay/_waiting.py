@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterator
 
 from asgiref.sync import sync_to_async
 
 from django_belay._control import check_id, get_row
 from django_belay._hints import ResultHint
+from django_belay._polling import pauses
 from django_belay.contract import envelope
 from django_belay.contract.job import JSON, Job
 from django_belay.contract.job_error import job_error
 from django_belay.contract.state import is_terminal
 from django_belay.db import storage_for_client
-from django_belay.exceptions import ConfigurationError, InvalidInput, ResultTimeout
+from django_belay.exceptions import ConfigurationError, ResultTimeout
 
 FIRST_POLL_S = 0.005
 LAST_POLL_S = 0.2
@@ -35,11 +34,11 @@ def await_result(job_id: int, *, timeout: float | None = None) -> JSON:
         JobNotFound: It is gone.
         ConfigurationError: An endless wait inside the caller's transaction.
     """
-    deadline = _deadline(check_id(job_id), timeout)
+    check_id(job_id)
     if timeout is None:
         _refuse_endless_wait()
     with ResultHint(job_id, after_s=HINTS_AFTER_S) as hint:
-        for pause in _pauses(deadline):
+        for pause in pauses(timeout, first_s=FIRST_POLL_S, last_s=LAST_POLL_S):
             job = get_row(job_id)
             if is_terminal(job.state):
                 return _result_of(job)
@@ -49,35 +48,15 @@ def await_result(job_id: int, *, timeout: float | None = None) -> JSON:
 
 async def aawait_result(job_id: int, *, timeout: float | None = None) -> JSON:
     """As :func:`await_result`; holds no thread while it waits."""
-    deadline = _deadline(check_id(job_id), timeout)
+    check_id(job_id)
     if timeout is None:
         await sync_to_async(_refuse_endless_wait)()
-    for pause in _pauses(deadline):
+    for pause in pauses(timeout, first_s=FIRST_POLL_S, last_s=LAST_POLL_S):
         job = await sync_to_async(get_row)(job_id)
         if is_terminal(job.state):
             return _result_of(job)
         await asyncio.sleep(pause)
     raise _too_late(job_id, timeout)
-
-
-def _pauses(deadline: float | None) -> Iterator[float]:
-    """The waits between polls, 5 ms doubling; ends after one poll at the deadline."""
-    pause = FIRST_POLL_S
-    while True:
-        left = None if deadline is None else deadline - time.monotonic()
-        if left is not None and left <= 0:
-            yield 0.0
-            return
-        yield pause if left is None else min(pause, left)
-        pause = min(pause * 2, LAST_POLL_S)
-
-
-def _deadline(_: int, timeout: float | None) -> float | None:
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-        raise InvalidInput(f"is {timeout!r:.60}; give seconds, or None to wait without end", path="timeout")
-    return time.monotonic() + timeout
 
 
 def _refuse_endless_wait() -> None:
