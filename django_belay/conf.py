@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -20,6 +20,7 @@ from django.utils.module_loading import import_string
 from django_belay._setting import Problem, Section, as_seconds
 from django_belay.contract import queue_opts
 from django_belay.contract.admission import Limits, Partition
+from django_belay.contract.cron_due import CATCH_UP, CatchUp
 from django_belay.contract.envelope import MAX_STEP_BYTES
 from django_belay.contract.json_value import MAX_DEPTH
 from django_belay.contract.notification import NotifyMode, PokePolicy
@@ -34,7 +35,6 @@ JOURNAL = "django_belay.storage.journal"
 BACKENDS = (POSTGRES, JOURNAL)
 
 NOTIFY_MODES = ("auto", "always", "off")
-CATCH_UP = ("latest", "all", "none")
 DAY_S = 86_400.0
 
 
@@ -88,7 +88,7 @@ class CronSettings:
     input: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     timezone: str | None = None
-    catch_up: Literal["latest", "all", "none"] = "latest"
+    catch_up: CatchUp = "latest"
     paused: bool = False
 
 
