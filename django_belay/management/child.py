@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -53,14 +53,7 @@ class Overrides:
         return replace(options, **changes)
 
     def dumps(self) -> str:
-        return json.dumps(
-            {
-                "queues": self.queues,
-                "concurrency": self.concurrency,
-                "processes": self.processes,
-                "once": self.once,
-            }
-        )
+        return json.dumps(asdict(self))
 
     @classmethod
     def loads(cls, text: str) -> Overrides:
