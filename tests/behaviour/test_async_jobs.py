@@ -203,14 +203,18 @@ def test_a_lost_loop_takes_its_other_jobs_along(make_child: MakeChild) -> None:
     """Nothing is acknowledged for what may still run; leases run out."""
     go = threading.Event()
 
-    async def job(ctx: AsyncJobContext) -> None:
-        if ctx.job.meta.get("blocks"):
-            blocks(go)
+    async def job() -> None:
+        blocks(go)
+
+    async def patient() -> None:
         await asyncio.sleep(DEADLINE_S)
 
     child = make_child(job, {"timeout": 0.2}, shutdown_grace_s=0.2)
-    other, blocking = child.add(), child.add(meta={"blocks": True})
+    child.bench.define(patient, "patient")
+    other = child.add(kind="patient")
     child.start()
+    eventually(lambda: child.state(other) == "running")
+    blocking = child.add()
     try:
         eventually(lambda: len(child.child.executor.stuck()) == 2)
         child.stop()

@@ -117,6 +117,7 @@ def test_a_mapping_names_jobs_and_a_forgotten_one_is_not_done(make_child: MakeCh
     child, ids = start(make_child, job, 2, definition={"give_up_on": (LookupError,)})
     ended(child, ids)
     assert states(child, ids) == ["succeeded", "failed"]
+    assert "does not name this job" in child.bench.storage.get_job(ids[1]).errors[0]["error"]
 
 
 def test_a_list_of_another_length_fails_all(make_child: MakeChild) -> None:
