@@ -66,12 +66,17 @@ def check_place(path: str, durability: Durability, *, validated: bool) -> None:
 
 
 class Room:
-    """Free space less a reserve, so that a batch is refused before it is torn."""
+    """Free space less a reserve, so that a batch is refused before it is torn.
+
+    ``promised`` are bytes that were taken and are not written yet, so that the file system does
+    not know of them: whoever writes later than it takes keeps them up to date.
+    """
 
     def __init__(self, directory: Directory, reserve_bytes: int = RESERVE_BYTES) -> None:
         self._directory = directory
         self._reserve = reserve_bytes
         self._left = 0
+        self.promised = 0
 
     def take(self, size: int) -> None:
         """Count ``size`` bytes as used, or refuse them with nothing written.
@@ -94,7 +99,7 @@ class Room:
     def refresh(self) -> None:
         """Ask the file system again."""
         info = os.fstatvfs(self._directory.fd)
-        self._left = info.f_bavail * info.f_frsize - self._reserve
+        self._left = info.f_bavail * info.f_frsize - self._reserve - self.promised
 
 
 def _longest_mount(path: str) -> str:

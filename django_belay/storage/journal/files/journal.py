@@ -69,6 +69,7 @@ class Journal:
         self.delta: list[tuple[int, int, bytes]] | None = None
         self.compacting = threading.Lock()
         self.closed = False
+        self._process_id = os.getpid()
 
     @property
     def state(self) -> StoreState:
@@ -113,9 +114,14 @@ class Journal:
                     self.state.apply(items[0], places[0])
                 else:
                     self.state.apply_together(list(zip(items, places, strict=True)))
-            except BaseException:
+            except JournalError:
                 self.tail.planned = planned
                 raise
+            except BaseException:  # interrupted: nobody knows how far the state came
+                self.tail.planned = planned
+                self.tail.poisoned = True
+                raise
+            self._room.promised += size
             self._join(runs)
             if self.delta is not None:
                 self.delta.extend(encoded)
@@ -151,6 +157,7 @@ class Journal:
         """Under the lock: a batch to write, a place among those who wait, or None when it is done."""
         if self._written_through >= sequence:
             return None
+        self._check_process()
         if self.tail.poisoned:
             raise located(refuse("io", "poisoned"), path=self.path)
         if self._writing:
@@ -159,14 +166,14 @@ class Journal:
             return waiter
         self._writing = True
         runs, self._runs = self._runs, []
-        return _Batch(runs, self.tail.planned.next_sequence - 1)
+        return _Batch(runs, self.tail.planned.next_sequence - 1, self._room.promised)
 
     def _take_turn(self, turn: _Batch | _Waiter | None) -> bool:
         """Outside the lock: write the batch or sleep; True when the sequence is surely durable."""
         if isinstance(turn, _Waiter):
             return turn.block()
         if turn is not None:
-            self._write(turn.runs, turn.through)
+            self._write(turn)
         return True
 
     def flush(self) -> None:
@@ -195,6 +202,7 @@ class Journal:
     @contextmanager
     def quiet(self) -> Iterator[None]:
         """Hold the owner's lock with everything written and nobody writing."""
+        self._check_process()
         while True:
             self.flush()
             with self.lock:
@@ -232,7 +240,7 @@ class Journal:
         if self.closed:
             return
         try:
-            if not self.tail.poisoned:
+            if not self.tail.poisoned and self._process_id == os.getpid():
                 self.flush()
         finally:
             self.closed = True
@@ -247,7 +255,13 @@ class Journal:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def _check_process(self) -> None:
+        """Refuse a child that was forked off the owner: it has the descriptors, but owns nothing."""
+        if self._process_id != os.getpid():
+            raise located(refuse("ownership_unavailable", "caller_lost"), path=self.path)
+
     def _check_admits(self) -> None:
+        self._check_process()
         if self.closed or not self._admits:
             raise located(refuse("argument", "mutation_not_admitted"), path=self.path)
         if self.tail.poisoned:
@@ -260,11 +274,12 @@ class Journal:
             else:
                 self._runs.append(run)
 
-    def _write(self, runs: list[Run], through: int) -> None:
+    def _write(self, batch: _Batch) -> None:
         """Write one batch outside the lock, then wake who waited for it and one who goes on."""
         good = False
+        through = batch.through
         try:
-            self.tail.write(runs)
+            self.tail.write(batch.runs)
             good = True
         finally:
             with self.lock:
@@ -273,6 +288,7 @@ class Journal:
                     self._written_through = through
                     at = self.tail.written
                     self.state.written(location(at.segment_id, at.size))
+                    self._room.promised -= batch.promised
                     self._room.refresh()
                 waiting, self._waiters = self._waiters, []
                 served = [waiter for waiter in waiting if good and waiter.sequence <= through]
@@ -292,6 +308,7 @@ class _Batch:
 
     runs: list[Run]
     through: int
+    promised: int
 
 
 class _Waiter:

@@ -49,10 +49,12 @@ class SegmentReader:
         """The record at a location."""
         segment_id, offset = place(where)
         file = self._open(segment_id)
-        data = os.pread(file.fd, _FIRST_READ, offset)
-        found = decode_record(data)
-        if isinstance(found, Incomplete) and found.record_bytes is not None:
-            found = decode_record(disk.read_exactly(file.fd, offset, found.record_bytes))
+        try:
+            found = decode_record(os.pread(file.fd, _FIRST_READ, offset))
+            if isinstance(found, Incomplete) and found.record_bytes is not None:
+                found = decode_record(disk.read_exactly(file.fd, offset, found.record_bytes))
+        except OSError as error:
+            raise located(disk.io_error(error, file.path), offset=offset) from error
         if not isinstance(found, Decoded):
             raise located(refuse("physical_corruption", "incomplete_record"), path=file.path, offset=offset)
         return found.record

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Final, Protocol, TypeAlias
 
-from django_belay.exceptions import JournalError
 from django_belay.storage.journal.format import event_v1
 from django_belay.storage.journal.format.definition import JobDefinition
 from django_belay.storage.journal.format.event_v1 import Inserted, JobEvent
@@ -188,7 +187,7 @@ class StoreState:
         try:
             for item, where in items:
                 self.apply(item, where)
-        except JournalError:
+        except BaseException:
             self._undo(log)
             self.open_frame, self._held, self.next_order = frame, held, order
             if self._unwritten is not None:
@@ -213,7 +212,11 @@ class StoreState:
         held = list(self._held)
         self.drop_open_frame()
         if item.mark == "commit":
-            self.apply_together(held)
+            try:
+                self.apply_together(held)
+            except BaseException:  # refused, so not closed: on disk the frame is still open
+                self.open_frame, self._held = item.operation, held
+                raise
 
     def _apply(self, item: Payload, where: int) -> None:
         kind = type(item)
@@ -312,19 +315,25 @@ class StoreState:
             raise refuse("consumer_rejected", "revision_conflict", job.job_id.hex(), job.revision, revision)
         self._remove("jobs", job.job_id)
         self._remove("results", job.job_id)
-        self._places.pop(job.job_id, None)
+        self._remove("_places", job.job_id)
         self._put_row(job, rows.extend_trail((), where, first=True))
 
     def _operate(self, item: Operation, where: int) -> None:
         effects = list(rows.read_effects(item))
-        for effect in effects:  # all are judged before one is applied: keys do not repeat
+        before: dict[bytes, rows.ExtendedJob | None] = {}
+        # All are judged, and read back, before one is applied: keys do not repeat.
+        for effect in effects:
             if isinstance(effect, rows.JobEffect):
                 self._check_row(effect)
+                if effect.changes is not None:
+                    before[effect.job_id] = self.find_row(effect.job_id)
         for effect in effects:
             if isinstance(effect, rows.TableEffect):
                 self._change_table(effect)
+            elif effect.changes is None:
+                self._remove("extended", effect.job_id)
             else:
-                self._change_row(effect, where)
+                self._change_row(effect.job_id, effect.revision, effect.changes, before[effect.job_id], where)
 
     def _check_row(self, effect: rows.JobEffect) -> None:
         if effect.job_id in self.jobs:
@@ -336,13 +345,16 @@ class StoreState:
                 "consumer_rejected", "revision_conflict", effect.job_id.hex(), effect.revision, current
             )
 
-    def _change_row(self, effect: rows.JobEffect, where: int) -> None:
-        if effect.changes is None:
-            self._remove("extended", effect.job_id)
-            return
-        before = self.find_row(effect.job_id)
-        row = {**({} if before is None else before.row), **effect.changes}
-        job = rows.ExtendedJob(job_id=effect.job_id, revision=effect.revision, row=row)
+    def _change_row(
+        self,
+        job_id: bytes,
+        revision: int,
+        changes: dict[str, Any],
+        before: rows.ExtendedJob | None,
+        where: int,
+    ) -> None:
+        row = {**({} if before is None else before.row), **changes}
+        job = rows.ExtendedJob(job_id=job_id, revision=revision, row=row)
         if job.order is not None:
             self.next_order = max(self.next_order, job.order + 1)
         trail = () if before is None else before.trail
