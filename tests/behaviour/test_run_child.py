@@ -105,11 +105,13 @@ def test_a_poke_wakes_a_sleeping_claim_loop(make_child: MakeChild) -> None:
 
 
 def test_a_lost_lease_ends_the_run_without_an_ack(make_child: MakeChild) -> None:
+    begun = threading.Event()
     ended: list[type[BaseException]] = []
 
     def job() -> None:
         deadline = time.monotonic() + DEADLINE_S
         try:
+            begun.set()
             while time.monotonic() < deadline:
                 pass
         except LeaseLost:
@@ -120,7 +122,7 @@ def test_a_lost_lease_ends_the_run_without_an_ack(make_child: MakeChild) -> None
     job_id = child.add()
     child.start()
     held = eventually(lambda: [m for m in child.messages if m["t"] == "held"])[0]
-    eventually(lambda: child.child.executor.active())
+    assert begun.wait(DEADLINE_S)
     child.channel.send({"t": "lost", "j": [[job_id, held["r"]]]})
     eventually(lambda: ended and not child.child.executor.active())
     assert child.state(job_id) == "running"  # as whoever has it now left it
