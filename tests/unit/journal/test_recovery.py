@@ -48,6 +48,10 @@ class Store:
         content[at : at + len(data) if at >= 0 else None] = data
         file.write_bytes(content)
 
+    def flip(self, file: Path, at: int) -> None:
+        """Change a byte, whatever it was: ids are random."""
+        self.patch(file, at, bytes([file.read_bytes()[at] ^ 0xFF]))
+
     def reseal(self, file: Path) -> None:
         """Give a metadata file its checksum again."""
         data = file.read_bytes()[:-4]
@@ -114,17 +118,17 @@ CASES: dict[str, tuple[Damage, str]] = {
     "empty marker": (lambda s: (s.root / "STORE-V2").write_bytes(b""), "metadata_missing_or_invalid"),
     "long current": (lambda s: (s.root / "CURRENT").write_bytes(bytes(77)), "metadata_missing_or_invalid"),
     "short current": (lambda s: (s.root / "CURRENT").write_bytes(bytes(75)), "metadata_length"),
-    "marker bit": (lambda s: s.patch(s.root / "STORE-V2", 9, b"\xff"), "metadata_checksum"),
+    "marker bit": (lambda s: s.flip(s.root / "STORE-V2", 9), "metadata_checksum"),
     "marker version": (lambda s: (s.patch(s.root / "STORE-V2", 4, b"\x02"), s.reseal(s.root / "STORE-V2")), "marker_format"),
     "current version": (lambda s: (s.patch(s.root / "CURRENT", 4, b"\x02"), s.reseal(s.root / "CURRENT")), "current_format"),
     "zero epoch": (lambda s: (s.patch(s.root / "CURRENT", 24, bytes(16)), s.reseal(s.root / "CURRENT")), "current_fields"),
     "zero store": (lambda s: (s.patch(s.root / "STORE-V2", 8, bytes(16)), s.reseal(s.root / "STORE-V2")), "store_id"),
-    "other marker": (lambda s: (s.patch(s.root / "STORE-V2", 8, b"x"), s.reseal(s.root / "STORE-V2")), "store_id_mismatch"),
+    "other marker": (lambda s: (s.flip(s.root / "STORE-V2", 8), s.reseal(s.root / "STORE-V2")), "store_id_mismatch"),
     "no epoch": (lambda s: shutil.rmtree(s.epoch), "enoent"),
     "epoch a link": (lambda s: (s.epoch.rename(s.epoch.with_name("x")), s.epoch.symlink_to("x")), "enotdir"),
     "extra in epoch": (lambda s: (s.epoch / "NOTES").touch(), "unexpected_epoch_topology"),
     "linked manifest": (lambda s: os.link(s.epoch / "MANIFEST", s.root / "m"), "unexpected_epoch_topology"),
-    "manifest bit": (lambda s: s.patch(s.epoch / "MANIFEST", 30, b"\xff"), "metadata_checksum"),
+    "manifest bit": (lambda s: s.flip(s.epoch / "MANIFEST", 30), "metadata_checksum"),
     "manifest version": (lambda s: (s.patch(s.epoch / "MANIFEST", 4, b"\x02"), s.reseal(s.epoch / "MANIFEST")), "manifest_format"),
     "manifest length": (lambda s: (s.patch(s.epoch / "MANIFEST", 11, b"\x01"), s.reseal(s.epoch / "MANIFEST")), "manifest_length"),
     "other manifest": (lambda s: replace_manifest(s), "manifest_digest"),
@@ -141,11 +145,11 @@ CASES: dict[str, tuple[Damage, str]] = {
     "stage of id 0": (lambda s: (s.segments / stage(0)).touch(), "invalid_staging_file"),
     "not utf-8": (lambda s: os.close(os.open(os.fsencode(s.segments) + b"/\xff", os.O_CREAT)), "invalid_name_encoding"),
     "base size": (lambda s: os.truncate(s.files[0], s.files[0].stat().st_size - 1), "base_size"),
-    "base bit": (lambda s: s.patch(s.files[0], 60, b"\xff"), "base_digest"),
+    "base bit": (lambda s: s.flip(s.files[0], 60), "base_digest"),
     "earlier unsealed": (lambda s: os.truncate(tail_first(s), tail_first(s).stat().st_size - 64), "sealed_history_error"),
     "torn": (lambda s: os.truncate(s.files[-1], s.files[-1].stat().st_size - 3), "incomplete_record"),
     "torn header": (lambda s: os.truncate(s.files[-1], 20), "incomplete_segment_header"),
-    "record bit": (lambda s: s.patch(s.files[-1], 44 + 30, b"\xff"), "record_checksum"),
+    "record bit": (lambda s: s.flip(s.files[-1], 44 + 30), "record_checksum"),
     "wrong first": (lambda s: s.repoint(base_segments=(), tail_segment_id=1, tail_first_sequence=1), "record_profile"),
 }  # fmt: skip
 
