@@ -55,7 +55,7 @@ class ForeignCall:
         """The row to insert, its input checked."""
         value = dict(self.input)
         data = dump_jsonb(value, path=path, max_depth=conf.get().max_depth)
-        return _enqueue.RowMaker(self.kind, self.options, now=now).make(value, data, path=path)
+        return _enqueue.row_maker(self.kind, self.options, now=now).make(value, data, path=path)
 
 
 AnyCall: TypeAlias = Call | ForeignCall

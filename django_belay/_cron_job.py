@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from django_belay import conf
-from django_belay._enqueue import RowMaker
+from django_belay._enqueue import row_maker
 from django_belay._options import check_name, merge
 from django_belay.contract.encryption import decrypt, is_encrypted
 from django_belay.contract.job import NewJob
@@ -65,11 +65,11 @@ def build_job(entry: CronRow, now: datetime) -> NewJob:
     if not isinstance(value, dict):
         raise InvalidCron(f"the input is a {type(value).__name__}; an input is a JSON object")
     if definition is None:
-        return RowMaker(entry.kind, options, now=now).make(value, _dump(value))
+        return row_maker(entry.kind, options, now=now).make(value, _dump(value))
     if is_encrypted(value):
         return _build_encrypted(definition, replace(options, encrypted=False), value, now)
     definition.codec.decode(value)
-    rows = RowMaker(definition.kind, options, now=now, decode=definition.codec.decode)
+    rows = row_maker(definition.kind, options, now=now, decode=definition.codec.decode)
     return rows.make(value, _dump(value))
 
 
@@ -82,7 +82,7 @@ def _build_encrypted(
         return definition.codec.decode(json.loads(decrypt(sealed, conf.get().encryption_keys)))
 
     # Its JSON was measured before it was encrypted.
-    return RowMaker(definition.kind, options, now=now, decode=decode).make(value, b"")
+    return row_maker(definition.kind, options, now=now, decode=decode).make(value, b"")
 
 
 def _options(entry: CronRow, definition: JobDefinition | None) -> JobOptions:

@@ -96,7 +96,7 @@ def enqueue_job(
         job = _enqueue.CallMaker(definition, merged, now).make((), definition.codec.decode(given))
     else:
         merged = merge(JobOptions(), options, where=where, allowed=OF_THE_ROW)
-        job = _enqueue.RowMaker(kind, merged, now=now).make(*_encode_foreign(given))
+        job = _enqueue.row_maker(kind, merged, now=now).make(*_encode_foreign(given))
     return JobHandle.of_inserted(_enqueue.insert_one(job, now))
 
 

@@ -16,7 +16,7 @@ from django_belay.contract.job import JSON, NewJob, Step
 from django_belay.contract.job_error import job_error
 from django_belay.contract.state import is_terminal
 from django_belay.contract.wait_record import wait_record
-from django_belay.engine.rows import RowMaker, Spawnable
+from django_belay.engine.rows import ChildRows, Spawnable
 from django_belay.engine.run import Run
 from django_belay.engine.services import Services, persist
 from django_belay.engine.steps import Steps
@@ -88,7 +88,7 @@ class Children:
     def _rows(self, name: str, job: Spawnable | str, inputs: Sequence[Mapping[str, Any]]) -> list[NewJob]:
         """Every row, checked before the first one is inserted."""
         services, parent_id = self._services, self._run.job.id
-        maker = RowMaker(job, services.registry, services.options, now=services.clock.now())
+        maker = ChildRows(job, services.registry, services.options, now=services.clock.now())
         return [
             maker.make(
                 arguments,

@@ -409,11 +409,6 @@ class Supervisor:
         self._signals += 1
         self._poke_self()
 
-    def request_stop(self) -> None:
-        """What SIGTERM does, for other threads."""
-        self._signals += 1
-        self._poke_self()
-
     def _poke_self(self) -> None:
         # A full buffer holds wake-ups enough; a closed one has nobody to wake.
         with contextlib.suppress(OSError):

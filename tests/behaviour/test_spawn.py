@@ -196,6 +196,17 @@ def test_one_input_that_does_not_fit_spawns_nothing(bench: Workbench) -> None:
     assert children(bench, parent) == []
 
 
+@pytest.mark.parametrize("key", ["", 7, b"p"])
+def test_a_callable_partition_key_gives_a_text_as_at_any_enqueue(bench: Workbench, key: Any) -> None:
+    def spawning(ctx: JobContext) -> int:
+        return ctx.spawn("one", Function(bench, "double", partition_key=lambda n: key), {"n": 1})
+
+    parent = parent_of(bench, spawning)
+    row = bench.run()
+    assert "give a text or None" in row.errors[0]["error"]
+    assert children(bench, parent) == []
+
+
 def test_an_oversized_input_is_refused(store: Storage, clock: SimClock) -> None:
     bench = Workbench(store, clock, max_input_bytes=20)
     parent_of(bench, lambda ctx: ctx.spawn("fan", "Foreign", {"text": "x" * 20}))
