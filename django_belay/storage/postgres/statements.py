@@ -15,7 +15,7 @@ JOB_COLUMNS = tuple(field.name for field in fields(Job))
 _JOB = "{job}"
 _JOB_COLUMNS_SQL = ", ".join(f"j.{name}" for name in JOB_COLUMNS)
 # ``{errors}`` stands for the expression in ``sql/_errors.sql``, and so on.
-_INCLUDES = ("errors", "channel")
+_INCLUDES = ("errors", "channel", "waiters", "newer", "wake")
 
 
 @cache
@@ -23,8 +23,14 @@ def statement(name: str) -> str:
     """The text of ``sql/<name>.sql`` with ``{job}`` and the shared expressions spelled out."""
     text = _read(name).replace(_JOB, _JOB_COLUMNS_SQL)
     for include in _INCLUDES:
-        text = text.replace(f"{{{include}}}", _read(f"_{include}").rstrip())
+        text = text.replace(f"{{{include}}}", _expression(f"_{include}"))
     return text
+
+
+def _expression(name: str) -> str:
+    """A shared expression without the comments above it."""
+    lines = _read(name).splitlines()
+    return "\n".join(line for line in lines if not line.startswith("--"))
 
 
 @cache

@@ -1,3 +1,4 @@
+-- errors with the new entry appended, bounded as contract.error_entry.with_entry says (rule 25).
 CASE
            WHEN c.error IS NULL THEN j.errors
            WHEN jsonb_typeof(j.errors) <> 'array' THEN jsonb_build_array(j.errors, c.error::jsonb)

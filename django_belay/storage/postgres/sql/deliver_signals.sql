@@ -14,9 +14,7 @@ WITH sent AS (
     FROM sent ORDER BY sent.scope, sent.name
   ON CONFLICT (scope, name) DO UPDATE
      SET payload = EXCLUDED.payload,
-         inserted_at = GREATEST(EXCLUDED.inserted_at,
-                  CASE WHEN s.inserted_at >= timestamptz '9999-12-01 00:00:00+00' THEN timestamptz '9999-01-01 00:00:00+00'
-                       ELSE s.inserted_at + interval '1 microsecond' END)
+         inserted_at = {newer}
 ), waiting AS (
   SELECT j.id FROM belay_jobs AS j
    WHERE j.state || '' = 'awaiting'
@@ -31,7 +29,4 @@ WITH sent AS (
         WHERE w.state = 'awaiting' AND w.await_name = sent.name))
    ORDER BY j.id FOR UPDATE
 )
-UPDATE belay_jobs AS j
-   SET state = 'ready', ready_at = %(now)s::timestamptz, await_scope = NULL, await_name = NULL
-  FROM waiting WHERE j.id = waiting.id
-RETURNING j.id, j.queue
+{wake}

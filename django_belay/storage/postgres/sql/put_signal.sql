@@ -7,25 +7,11 @@ WITH written AS (
   VALUES (%(scope)s::text, %(name)s::text, %(payload)s::jsonb, %(now)s::timestamptz)
   ON CONFLICT (scope, name) DO UPDATE
      SET payload = EXCLUDED.payload,
-         inserted_at = GREATEST(EXCLUDED.inserted_at,
-                  CASE WHEN s.inserted_at >= timestamptz '9999-12-01 00:00:00+00' THEN timestamptz '9999-01-01 00:00:00+00'
-                       ELSE s.inserted_at + interval '1 microsecond' END)
+         inserted_at = {newer}
 ), waiting AS (
   SELECT j.id FROM belay_jobs AS j
    WHERE j.state || '' = 'awaiting'
-     AND j.id = ANY(ARRAY(
-       SELECT w.id FROM belay_jobs AS w
-        WHERE w.state = 'awaiting' AND w.await_name || '' = %(name)s::text AND w.await_scope = %(scope)s::text
-       UNION
-       SELECT w.id FROM belay_jobs AS w
-        WHERE w.state = 'awaiting' AND w.await_name = %(name)s::text AND w.id = %(job_id)s::bigint
-       UNION
-       SELECT w.id FROM belay_jobs AS w
-        WHERE w.state = 'awaiting' AND w.await_name = %(name)s::text
-          AND w.workflow_id = %(workflow_id)s::text))
+     AND j.id = ANY({waiters})
    ORDER BY j.id FOR UPDATE
 )
-UPDATE belay_jobs AS j
-   SET state = 'ready', ready_at = %(now)s::timestamptz, await_scope = NULL, await_name = NULL
-  FROM waiting WHERE j.id = waiting.id
-RETURNING j.id, j.queue
+{wake}

@@ -7,19 +7,7 @@ WITH waiting AS (
    WHERE j.state || '' = 'awaiting'
      AND EXISTS (SELECT 1 FROM belay_signals AS s
                   WHERE s.scope = %(scope)s::text AND s.name = %(name)s::text)
-     AND j.id = ANY(ARRAY(
-       SELECT w.id FROM belay_jobs AS w
-        WHERE w.state = 'awaiting' AND w.await_name || '' = %(name)s::text AND w.await_scope = %(scope)s::text
-       UNION
-       SELECT w.id FROM belay_jobs AS w
-        WHERE w.state = 'awaiting' AND w.await_name = %(name)s::text AND w.id = %(job_id)s::bigint
-       UNION
-       SELECT w.id FROM belay_jobs AS w
-        WHERE w.state = 'awaiting' AND w.await_name = %(name)s::text
-          AND w.workflow_id = %(workflow_id)s::text))
+     AND j.id = ANY({waiters})
    ORDER BY j.id FOR UPDATE
 )
-UPDATE belay_jobs AS j
-   SET state = 'ready', ready_at = %(now)s::timestamptz, await_scope = NULL, await_name = NULL
-  FROM waiting WHERE j.id = waiting.id
-RETURNING j.id, j.queue
+{wake}
