@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -15,28 +13,9 @@ from django_belay import queues
 from django_belay.models import Job
 from tests.app import isolated_jobs as jobs
 from tests.app import worker_jobs
-from tests.integration.workers import Site, Worker, eventually, worker_site
+from tests.integration.workers import Site, StartWorker, eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-StartWorker = Callable[..., Worker]
-
-
-@pytest.fixture
-def site_and_start(tmp_path: Path, belay_wakeups: bool) -> Iterator[tuple[Site, StartWorker]]:
-    with worker_site(tmp_path) as (site, start):
-        notify = "auto" if belay_wakeups else "off"
-        yield site, lambda *arguments, **options: start(*arguments, **{"NOTIFY": notify, **options})
-
-
-@pytest.fixture
-def site(site_and_start: tuple[Site, StartWorker]) -> Site:
-    return site_and_start[0]
-
-
-@pytest.fixture
-def start_worker(site_and_start: tuple[Site, StartWorker]) -> StartWorker:
-    return site_and_start[1]
 
 
 def row(job_id: int) -> Job:

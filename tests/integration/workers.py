@@ -128,8 +128,11 @@ def _kept(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: settings[key] for key in ("ENGINE", "NAME", "HOST", "PORT", "USER", "PASSWORD", "OPTIONS")}
 
 
+StartWorker = Callable[..., Worker]
+
+
 @contextmanager
-def worker_site(path: Path) -> Iterator[tuple[Site, Callable[..., Worker]]]:
+def worker_site(path: Path) -> Iterator[tuple[Site, StartWorker]]:
     """A shared directory and a way to start workers, all of which are ended."""
     site = Site(path)
     workers: list[Worker] = []
