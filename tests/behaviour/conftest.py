@@ -7,6 +7,7 @@ real concurrent connections can be used; nothing here goes through Django.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,6 +17,10 @@ from psycopg import sql
 from django_belay.contract.notification import PokePolicy
 from django_belay.engine.clock import SystemClock
 from django_belay.storage.base import Storage
+from django_belay.storage.journal.files.initialise import initialise
+from django_belay.storage.journal.files.journal import JournalOptions, open_journal
+from django_belay.storage.journal.format.manifest import Retention
+from django_belay.storage.journal.store.store import JournalStore
 from django_belay.storage.postgres import schema
 from django_belay.storage.postgres.pool import PoolOptions, PoolSession
 from django_belay.storage.postgres.store import PostgresStore
@@ -32,10 +37,33 @@ def clock() -> SimClock:
     return SimClock()
 
 
-@pytest.fixture(params=["postgres"])
+# What a test asks for that only PostgreSQL has: rows to spoil, locks to hold, plans to read.
+POSTGRES_ALONE = frozenset({"behaviour_params", "connection", "make_postgres_store", "postgres_server"})
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run every test of ``store`` on each storage that has what it asks for."""
+    if "store" in metafunc.fixturenames:
+        is_alone = POSTGRES_ALONE & set(metafunc.definition.fixturenames)
+        storages = ["postgres"] if is_alone else ["postgres", "journal"]
+        metafunc.parametrize("store", storages, indirect=True)
+
+
+@pytest.fixture
 def store(request: pytest.FixtureRequest) -> Storage:
     """A storage with empty tables."""
     return request.getfixturevalue(f"{request.param}_store")
+
+
+@pytest.fixture
+def journal_store(tmp_path: Path, clock: SimClock) -> Iterator[JournalStore]:
+    """A journal of its own, owned by this process."""
+    root = str(tmp_path / "store")
+    initialise(root, now_ms=0, retention=Retention(), durability="write", validated_filesystem=True)
+    options = JournalOptions(durability="write", validated_filesystem=True, writer="inline")
+    store = JournalStore(open_journal(root, options), now=clock.now())
+    yield store
+    store.close()
 
 
 # -- a worker's child ---------------------------------------------------------------

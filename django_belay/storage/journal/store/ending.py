@@ -1,0 +1,39 @@
+"""The end of a run: fenced acks (§7, rules 15, 21, 22)."""
+
+from __future__ import annotations
+
+from django_belay.contract.job import Lease
+from django_belay.contract.outcome import Awaiting, apply_outcome
+from django_belay.storage.base import Ack, AckResult, Applied, Stale
+
+from . import moving
+from .inserting import Inserter
+from .row import Row
+from .unit import Unit
+
+
+def ack(unit: Unit, one: Ack) -> AckResult:
+    """Fenced terminal or park write, settlement, parent told, follow-ups inserted: one unit.
+
+    Contract: §7; rules 15, 22.
+    """
+    job_id = one.lease.job_id
+    row = unit.view.open.get(job_id)
+    if row is None or not is_fenced(row, one.lease):
+        return Stale(job_id)
+    outcome = one.outcome
+    is_there = isinstance(outcome, Awaiting) and moving.is_signal_there(unit, outcome)
+    cancel = row["cancel_requested"]
+    changes = apply_outcome(outcome, now=unit.now, cancel_requested=cancel, signal_present=is_there)
+    moving.change(unit, row, changes)
+    moving.conclude(unit)
+    if one.enqueue:
+        Inserter(unit).insert(one.enqueue)
+    return Applied(job_id, unit.get(job_id)["state"])
+
+
+def is_fenced(row: Row, lease: Lease) -> bool:
+    """Whether the row is still held under the lease (§7, rule 15)."""
+    return (
+        row["state"] == "running" and row["attempt"] == lease.attempt and row["leased_by"] == lease.leased_by
+    )

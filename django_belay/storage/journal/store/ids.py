@@ -1,0 +1,100 @@
+"""The integer ids of jobs and their 16-byte ids in the records (mapping page, Identity).
+
+A number is ``milliseconds since 2020-01-01 << 12 | counter``: ascending, and exact in 53 bits.
+The first eight bytes of an id are its number, the last eight random. A foreign id gets a number
+of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Final
+
+BITS: Final = 53
+LAST_NUMBER: Final = 2**BITS - 1
+_BEGIN_MS: Final = 1_577_836_800_000  # 2020-01-01T00:00:00Z
+_COUNTER_BITS: Final = 12
+_HALF: Final = 8
+
+
+class IdBook:
+    """Which number belongs to which id. Sixteen bytes a job, for ids that came in ascending order."""
+
+    def __init__(self) -> None:
+        self._numbers = array("Q")
+        self._halves = bytearray()
+        self._odd: dict[int, bytes] = {}
+        self._numbers_of: dict[bytes, int] = {}
+        self._last = 0
+
+    def draw(self, now_ms: int) -> int:
+        """The next number: above every one before it, whatever the clock does."""
+        self._last = max(self._last + 1, max(now_ms - _BEGIN_MS, 0) << _COUNTER_BITS)
+        return self._last
+
+    def new_key(self, number: int) -> bytes:
+        """A fresh id for a drawn number; it counts once :meth:`add` is told of it."""
+        return number.to_bytes(_HALF) + os.urandom(_HALF)
+
+    def add(self, key: bytes, *, recorded: Mapping[bytes, int] | None = None) -> int:
+        """Take an id in; its number.
+
+        Args:
+            recorded: Numbers that are no plain reduction, as the table ``ids`` has them.
+        """
+        number = (recorded or {}).get(key) or self._free_number(key)
+        self._last = max(self._last, number)
+        if number.to_bytes(_HALF) != key[:_HALF]:
+            self._odd[number] = key
+            self._numbers_of[key] = number
+        elif not self._numbers or number > self._numbers[-1]:
+            self._numbers.append(number)
+            self._halves += key[_HALF:]
+        else:
+            self._odd[number] = key
+        return number
+
+    def is_plain(self, key: bytes, number: int) -> bool:
+        """Whether the number is the id's first eight bytes, reduced."""
+        return _reduced(key) == number
+
+    def key_of(self, number: int) -> bytes | None:
+        """The id; ``None`` for a number that no job has."""
+        odd = self._odd.get(number)
+        if odd is not None:
+            return odd
+        at = bisect_left(self._numbers, number) if 0 < number <= LAST_NUMBER else len(self._numbers)
+        if at == len(self._numbers) or self._numbers[at] != number:
+            return None
+        return number.to_bytes(_HALF) + bytes(self._halves[_HALF * at : _HALF * (at + 1)])
+
+    def number_of(self, key: bytes) -> int:
+        """The number of an id that was added."""
+        found = self._numbers_of.get(key)
+        return _reduced(key) if found is None else found
+
+    def newest_first(self) -> Iterator[int]:
+        """Every number, descending."""
+        odd = sorted(self._odd, reverse=True)
+        for number in reversed(self._numbers):
+            while odd and odd[0] > number:
+                yield odd.pop(0)
+            yield number
+        yield from odd
+
+    def _free_number(self, key: bytes) -> int:
+        number = _reduced(key)
+        tries = count()
+        while number == 0 or self.key_of(number) is not None:
+            digest = hashlib.sha256(key + next(tries).to_bytes(_HALF)).digest()
+            number = _reduced(digest)
+        return number
+
+
+def _reduced(key: bytes) -> int:
+    return int.from_bytes(key[:_HALF]) & LAST_NUMBER
