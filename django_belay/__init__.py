@@ -13,7 +13,7 @@ from django_belay.registry import Chunk, Isolation, Unique
 
 if TYPE_CHECKING:
     from django_belay.batches import Batch
-    from django_belay.client import JobHandle, enqueue_job, list_jobs, stats
+    from django_belay.client import JobHandle, enqueue_job, list_jobs, replay, stats
     from django_belay.client import get as get_job
     from django_belay.deferred import Deferred
     from django_belay.engine.async_context import AsyncJobContext
@@ -41,6 +41,7 @@ __all__ = [
     "get_job",
     "job",
     "list_jobs",
+    "replay",
     "stats",
 ]
 
@@ -58,6 +59,7 @@ _LAZY = {
     "get_job": ("django_belay.client", "get"),
     "job": ("django_belay.jobs", "job"),
     "list_jobs": ("django_belay.client", "list_jobs"),
+    "replay": ("django_belay.client", "replay"),
     "stats": ("django_belay.client", "stats"),
 }
 

@@ -29,6 +29,7 @@ from django_belay._control import (
     steer,
 )
 from django_belay._options import OF_THE_ROW, check_name, merge
+from django_belay._replay import replay
 from django_belay._waiting import aawait_result, await_result
 from django_belay.contract.job import JSON
 from django_belay.contract.json_value import dump_jsonb
@@ -56,6 +57,7 @@ __all__ = [
     "get_row",
     "get_steps",
     "list_jobs",
+    "replay",
     "retry",
     "signal",
     "signals",

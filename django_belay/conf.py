@@ -118,6 +118,7 @@ class Settings:
     max_step_bytes: int = MAX_STEP_BYTES
     max_signal_bytes: int = 262_144
     max_depth: int = 32
+    strict_steps: bool = False
     max_attempts: int = 20
     backoff: BackoffOption | None = None
     encryption_keys: tuple[bytes | Callable[[], bytes], ...] = field(default=(), repr=False)
@@ -131,7 +132,7 @@ KEYS = (
     "STORAGE", "QUEUES", "CRONS", "CONCURRENCY", "PROCESSES", "LEASE_TTL", "BUSY_POLL", "IDLE_POLL",
     "SWEEP_INTERVAL", "CRON_INTERVAL", "SYNC_INTERVAL", "SHUTDOWN_GRACE", "ACK_RETRY", "NOTIFY",
     "RETENTION", "SIGNAL_TTL", "MAX_INPUT_BYTES", "MAX_STEP_BYTES", "MAX_SIGNAL_BYTES", "MAX_DEPTH",
-    "MAX_ATTEMPTS", "BACKOFF", "ENCRYPTION_KEYS", "MIDDLEWARE", "AUTODISCOVER", "CLOCK", "NODE_NAME",
+    "STRICT_STEPS", "MAX_ATTEMPTS", "BACKOFF", "ENCRYPTION_KEYS", "MIDDLEWARE", "AUTODISCOVER", "CLOCK", "NODE_NAME",
 )  # fmt: skip
 
 
@@ -202,6 +203,7 @@ def worker_options() -> WorkerOptions:
         max_depth=found.max_depth,
         max_step_bytes=found.max_step_bytes,
         max_signal_bytes=found.max_signal_bytes,
+        strict_steps=found.strict_steps,
         max_attempts=found.max_attempts,
         backoff=found.backoff,
         middleware=tuple(_middleware(path) for path in found.middleware),
@@ -278,6 +280,7 @@ def read(raw: object) -> tuple[Settings, list[Problem]]:
         # Below the step ceiling (rule 28): a wait journals the payload as a step.
         max_signal_bytes=root.integer("MAX_SIGNAL_BYTES", 262_144, most=MAX_STEP_BYTES),
         max_depth=root.integer("MAX_DEPTH", 32, most=MAX_DEPTH),
+        strict_steps=root.flag("STRICT_STEPS", False),
         max_attempts=root.integer("MAX_ATTEMPTS", 20),
         backoff=_backoff(root),
         encryption_keys=_encryption_keys(root),

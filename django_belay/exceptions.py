@@ -265,6 +265,14 @@ class SpawnChanged(BelayError):
     """An earlier attempt began a spawn with other inputs; what decides them belongs in a step."""
 
 
+class StepReused(BelayError, ValueError):
+    """A job asked for a step name twice in one run, and ``BELAY["STRICT_STEPS"]`` forbids it."""
+
+
+class NotReplayable(BelayError, ValueError):
+    """A job has no journal that its code could be run against."""
+
+
 class StepTooLarge(BelayError, ValueError):
     """A step's value is over the ceiling once encoded."""
 

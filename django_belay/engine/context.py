@@ -47,14 +47,14 @@ class JobContext:
         "_children", "_debits", "_log", "_run", "_services", "_steps", "_waits", "attempt", "id", "job", "kind",
     )  # fmt: skip
 
-    def __init__(self, run: Run, services: Services) -> None:
+    def __init__(self, run: Run, services: Services, *, steps: Steps | None = None) -> None:
         self.job: Job = run.job
         self.id = run.job.id
         self.kind = run.job.kind
         self.attempt = run.job.attempt
         self._run = run
         self._services = services
-        self._steps = Steps(run, services)
+        self._steps = Steps(run, services) if steps is None else steps
         self._waits: Waits | None = None
         self._children: Children | None = None
         self._debits: Debits | None = None

@@ -68,6 +68,7 @@ class WorkerOptions:
     max_depth: int = 32
     max_step_bytes: int = 1_048_576
     max_signal_bytes: int = 262_144
+    strict_steps: bool = False
     max_attempts: int = 20
     backoff: Backoff | None = None
     middleware: tuple[Middleware, ...] = ()

@@ -91,11 +91,15 @@ class Runner:
             return self.conclude(
                 run,
                 context,
-                lambda: Context().run(self._begin, run, context),
+                lambda: self.perform(run, context),
                 started=time.perf_counter(),
             )
         finally:
             call_hook(hooks.after_job)
+
+    def perform(self, run: Run, context: JobContext) -> Any:
+        """Call the job's code in this thread, in a context of its own; what it returns or raises."""
+        return Context().run(self._begin, run, context)
 
     def before(self, run: Run, context: JobContext) -> Ack | None:
         """What comes before user code; an ack where that is not to start (rule 32)."""

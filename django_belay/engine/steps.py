@@ -16,7 +16,14 @@ from django_belay.contract.outcome import CANCEL_REQUESTED
 from django_belay.engine.run import Run
 from django_belay.engine.services import Services, persist
 from django_belay.engine.telemetry import job_facts, worker_log
-from django_belay.exceptions import BudgetStop, Cancel, ForeignReservedStep, JobNotFound, LeaseLost
+from django_belay.exceptions import (
+    BudgetStop,
+    Cancel,
+    ForeignReservedStep,
+    JobNotFound,
+    LeaseLost,
+    StepReused,
+)
 from django_belay.storage.base import NewStep, StepWritten, Storage
 
 CostOption: TypeAlias = Cost | Callable[[Any], Cost] | None
@@ -121,6 +128,12 @@ class Steps:
 
     def _note_use(self, name: str) -> None:
         if name in self._used:
+            if self._services.options.strict_steps:
+                raise StepReused(
+                    f"job {self._run.job.id} uses the step name {name!r} again in one run: the second step would "
+                    'get the first one\'s value. Give each step a name of its own; BELAY["STRICT_STEPS"] = False '
+                    "makes this a warning"
+                )
             worker_log.warning(
                 "job %s uses the step name %r again in one run; it gets the first value",
                 self._run.job.id,

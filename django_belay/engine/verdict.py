@@ -27,6 +27,7 @@ from django_belay.exceptions import (
     Shutdown,
     Snooze,
     SpawnChanged,
+    StepReused,
     StepTooLarge,
 )
 from django_belay.registry import JobOptions
@@ -41,6 +42,7 @@ PERMANENT = (
     ChildrenFailed,
     ChildrenGone,
     SpawnChanged,
+    StepReused,
 )
 
 MAX_DELAY = timedelta(days=366)

@@ -1,0 +1,327 @@
+"""Today's code against the recorded journal of a job, with nothing written.
+
+The run reads what stands in the storage and stops where it would go on into something that is not
+there: a step to execute, a signal to wait for, a child to end.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from django_belay.contract import envelope
+from django_belay.contract.envelope import Opaque
+from django_belay.contract.job import JSON, Job, Lease, Standing, Step
+from django_belay.contract.names import CHILDREN_SIGNAL, is_reserved, sleep_step
+from django_belay.contract.state import State
+from django_belay.engine.context import JobContext
+from django_belay.engine.run import Run
+from django_belay.engine.runner import Runner
+from django_belay.engine.services import Services
+from django_belay.engine.steps import Journaled, Steps, check_step_name
+from django_belay.exceptions import (
+    BudgetStop,
+    Cancel,
+    Fail,
+    Interrupt,
+    NotReplayable,
+    Park,
+    Snooze,
+)
+from django_belay.storage.base import Storage
+
+Ending: TypeAlias = Literal["done", "blocked", "raised", "cancelled", "failed", "snoozed"]
+
+_HOLDER: Final = "replay"
+_FRAMES: Final = 20
+# What a replay may ask of the storage; everything else writes.
+_READS: Final = frozenset(
+    {
+        "child_ends", "children", "find_signal", "find_spawned", "find_step", "get_job", "get_steps",
+        "has_incomplete_child", "list_events", "list_signals", "workflow_jobs", "workflow_states",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """Where a replay could not go on.
+
+    Attributes:
+        on: ``step``, ``signal``, ``children``, ``sleep``, ``spawn``, ``clear`` (of a signal), or ``write``
+            for any other change.
+        name: Of the step, signal, spawn or sleep; of ``children`` the ids that have not ended.
+    """
+
+    on: str
+    name: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        detail = f": {self.detail}" if self.detail else ""
+        return f"{self.on} {self.name!r}{detail}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Replay:
+    """What came of a replay.
+
+    Attributes:
+        ending: ``done``, ``blocked``, ``raised``, or how the code itself ended the run:
+            ``cancelled``, ``failed``, ``snoozed``.
+        value: Of a job that is done, in its JSON form.
+        matches: Whether ``value`` is the recorded result; ``None`` where there is none to compare with.
+        blocked: Where it could not go on.
+        error: The exception's type and message, or the reason that the code gave.
+        trace: The end of the exception's traceback.
+        read: Steps that were read from the journal, in that order.
+        unread: Steps of the journal that today's code did not ask for, in the journal's order.
+        out_of_order: The first step read that is not the one the journal has there: what the journal
+            has, and what was read.
+        repeated: Step names that were asked for more than once.
+    """
+
+    job_id: int
+    kind: str
+    state: State
+    ending: Ending
+    value: JSON = None
+    matches: bool | None = None
+    blocked: Blocked | None = None
+    error: str | None = None
+    trace: str | None = None
+    read: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    out_of_order: tuple[str, str] | None = None
+    repeated: list[str] = field(default_factory=list)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether code and journal agree: nothing unread, in order, and an end that fits the job's."""
+        if self.unread or self.out_of_order or self.repeated or self.matches is False:
+            return False
+        return self.state != "succeeded" or self.ending == "done"
+
+
+def replay(job: Job, services: Services) -> Replay:
+    """Run the job's code over its journal in the calling thread.
+
+    What the code does between its steps it does here, too: the caller keeps that from lasting.
+
+    Raises:
+        UnknownKind: No job of that kind is registered.
+        NotReplayable: A chunk job: it has no journal.
+    """
+    definition = services.registry.get(job.kind)
+    if definition.options.chunk is not None:
+        raise NotReplayable(
+            f"job {job.id} ({job.kind}) is a chunk job: its items have no steps, so there is no journal to replay"
+        )
+    storage = _ReadOnly(services.storage)
+    reading = replace(services, storage=cast(Storage, storage))
+    # The definition alone says whether it is async; isolation is a matter of real runs.
+    claimed = replace(job, state="running", leased_by=_HOLDER, cancel_requested=False)
+    run = Run(claimed, definition, claimed_at=job.inserted_at)
+    steps = ReplaySteps(run, reading)
+    context = JobContext(run, reading, steps=steps)
+    found = Replay(job_id=job.id, kind=job.kind, state=job.state, ending="done")
+    _perform(found, lambda: Runner(reading).perform(run, context), steps, storage)
+    _compare(found, job, steps)
+    return found
+
+
+def _perform(found: Replay, code: Callable[[], Any], steps: ReplaySteps, storage: _ReadOnly) -> None:
+    try:
+        found.value = envelope.decode(envelope.encode(code()))
+    except _Stop as stop:
+        found.ending, found.blocked = "blocked", stop.blocked
+    except Park as park:
+        found.ending, found.blocked = "blocked", _parked(park, storage)
+    except Snooze as snooze:
+        if (name := steps.sleeping) is not None:
+            found.ending = "blocked"
+            found.blocked = Blocked(on="sleep", name=name, detail=f"until {snooze.until.isoformat()}")
+        else:
+            found.ending, found.error = "snoozed", f"until {snooze.until.isoformat()}"
+    except Cancel as cancel:
+        found.ending, found.error = "cancelled", cancel.reason
+    except Fail as fail:
+        found.ending, found.error = "failed", fail.reason
+    except BudgetStop as stop:
+        found.ending, found.error = "failed", f"budget_exceeded: {stop.detail}"
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        found.ending, found.error = "raised", f"{type(error).__name__}: {error}"
+        found.trace = "".join(traceback.format_exception(error, limit=-_FRAMES))
+
+
+def _parked(park: Park, storage: _ReadOnly) -> Blocked:
+    if park.name != CHILDREN_SIGNAL:
+        until = "" if park.deadline is None else f"until {park.deadline.isoformat()}"
+        return Blocked(on="signal", name=park.name, detail=until)
+    open_ = [child for child in storage.open_children(park.scope) if child]
+    return Blocked(on="children", name=", ".join(map(str, open_[:20])), detail=f"{len(open_)} have not ended")
+
+
+def _compare(found: Replay, job: Job, steps: ReplaySteps) -> None:
+    recorded = steps.recorded
+    found.read, found.repeated = list(steps.read), sorted(steps.repeated)
+    asked = set(steps.read)
+    found.unread = [name for name in recorded if name not in asked]
+    expected = [name for name in recorded if name in asked]
+    differing = (pair for pair in zip(expected, found.read, strict=False) if pair[0] != pair[1])
+    found.out_of_order = next(differing, None)
+    if found.ending == "done" and job.state == "succeeded":
+        found.matches = envelope.decode_or_opaque(job.result) == found.value
+
+
+class ReplaySteps(Steps):
+    """A step journal that is only read.
+
+    Attributes:
+        recorded: Names of the job's own steps, in the journal's order.
+        read: Those that were asked for and found, in that order.
+        sleeping: The sleep that was read last and whose time may not have come.
+    """
+
+    def __init__(self, run: Run, services: Services) -> None:
+        super().__init__(run, services)
+        found = services.storage.get_steps(run.job.id)
+        self._journal = {step.name: step for step in found}
+        self.recorded = [step.name for step in found if not is_reserved(step.name)]
+        self.read: list[str] = []
+        self.repeated: set[str] = set()
+        self.sleeping: str | None = None
+
+    def look_up(self, name: str) -> Journaled | None:
+        """The value of a recorded step; one that is not stops the replay before its body."""
+        check_step_name(name)
+        step = self._load().get(name)
+        if step is None:
+            raise _Stop(Blocked(on="step", name=name, detail="it is not in the journal"))
+        if name in self.read:
+            self.repeated.add(name)
+        else:
+            self.read.append(name)
+        value = envelope.decode(step.value)
+        if isinstance(value, Opaque):
+            raise _Stop(Blocked(on="step", name=name, detail=str(value)))
+        return Journaled(value)
+
+    def find(self, name: str) -> Step | None:
+        """A reserved step; where a spawn or a clearing is not recorded, the replay ends before it."""
+        kind, _, rest = name.partition(":")
+        self.sleeping = rest if name == sleep_step(rest) else None
+        found = super().find(name)
+        if found is None and kind in ("$spawn", "$clear"):
+            raise _Stop(_unrecorded(name))
+        return found
+
+    def record(self, name: str, value: Any) -> Any:
+        """What a run would journal now is where the record ends."""
+        raise _Stop(_unrecorded(name))
+
+    def note_use(self, name: str) -> None:
+        """Nothing to warn of."""
+
+    def check_standing(self) -> None:
+        """A replay holds no lease and spends nothing."""
+
+
+def _unrecorded(name: str) -> Blocked:
+    kind, _, rest = name.removeprefix("$").partition(":")
+    if kind == "await":
+        signal, _, _ = rest.removesuffix(":until").rpartition(":")
+        detail = (
+            "the job has not begun this wait" if name.endswith(":until") else "the job has not seen its end"
+        )
+        return Blocked(on="signal", name=signal or rest, detail=detail)
+    if kind == "clear":
+        rest, _, _ = rest.rpartition(":")
+    return Blocked(on=kind, name=rest, detail="it is not in the journal")
+
+
+class _Stop(Interrupt):
+    """Ends a replay from inside the job's code."""
+
+    def __init__(self, blocked: Blocked) -> None:
+        self.blocked = blocked
+        super().__init__(str(blocked))
+
+
+class _ReadOnly:
+    """A storage that answers reads, takes what a run may repeat at will, and stops at every other write."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    @property
+    def capabilities(self) -> Any:
+        """Those of the storage beneath."""
+        return self._storage.capabilities
+
+    def get_standing(self, job_id: int) -> Standing:
+        """As one that holds its lease and is within its budget: neither matters here."""
+        standing = self._storage.get_standing(job_id)
+        return replace(
+            standing,
+            state="running",
+            leased_by=_HOLDER,
+            cancel_requested=False,
+            budget_usd_micros=None,
+            budget_tokens=None,
+        )
+
+    def append_event(self, job_id: int, payload: JSON, *, now: object) -> int:
+        """An event is emitted by every run: here it is dropped."""
+        return 0
+
+    def debit_rate(self, bucket: str, **_: object) -> None:
+        """What was used was debited when it was used."""
+
+    def clear_signal_in_run(self, lease: Lease, scope: str, name: str, **_: object) -> bool | None:
+        """A wait for children clears their signal before it looks; here it only looks."""
+        if name == CHILDREN_SIGNAL:
+            return False
+        raise _Stop(Blocked(on="clear", name=name, detail="it is not in the journal"))
+
+    def open_children(self, scope: str) -> Sequence[int]:
+        """Children that a park waits for."""
+        parent_id = int(scope.partition(":")[2])
+        done = ("succeeded", "failed", "cancelled")
+        return [child.id for child in self._storage.children(parent_id) if child.state not in done]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _READS:
+            return getattr(self._storage, name)
+
+        def refuse(*_: object, **__: object) -> Any:
+            raise _Stop(Blocked(on="write", name=name, detail="the code would change the storage here"))
+
+        return refuse
+
+
+def as_facts(found: Replay) -> Mapping[str, JSON]:
+    """A replay as JSON."""
+    blocked = found.blocked
+    return {
+        "job_id": found.job_id,
+        "kind": found.kind,
+        "state": found.state,
+        "ending": found.ending,
+        "agrees": found.agrees,
+        "value": found.value,
+        "matches": found.matches,
+        "blocked": None
+        if blocked is None
+        else {"on": blocked.on, "name": blocked.name, "detail": blocked.detail},
+        "error": found.error,
+        "trace": found.trace,
+        "read": found.read,
+        "unread": found.unread,
+        "out_of_order": found.out_of_order,
+        "repeated": found.repeated,
+    }
