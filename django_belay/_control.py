@@ -159,11 +159,10 @@ def _deliver(target: int | str, name: str, payload: JSON, *, join: bool) -> list
         raise InvalidInput("is empty", path="name")
     _check_payload(payload)
     found = storage_for_client()
-    if not isinstance(target, str):
-        found.storage.get_standing(target)  # raises for a job that is gone
+    to_job = not isinstance(target, str)
     if join or not found.session.is_in_callers_transaction():
-        return found.storage.put_signal(scope, name, payload, now=_now())
-    found.storage.write_signal(scope, name, payload, now=_now())
+        return found.storage.put_signal(scope, name, payload, to_job=to_job, now=_now())
+    found.storage.write_signal(scope, name, payload, to_job=to_job, now=_now())
     return Deferred.until_commit(
         lambda: storage_for_client().storage.wake_awaiting(scope, name, now=_now()),
         using=found.session.alias,

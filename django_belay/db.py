@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -37,8 +37,11 @@ from django_belay.storage.postgres.session import (
     retried,
     translated,
 )
-from django_belay.storage.postgres.statements import statement
+from django_belay.storage.postgres.statements import is_unprepared, statement
 from django_belay.storage.postgres.store import PostgresStore
+
+#: A statement is prepared when it comes for the third time on a connection.
+PREPARE_AFTER = 2
 
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
@@ -47,10 +50,14 @@ class DjangoSession:
     """A :class:`~django_belay.storage.postgres.session.Session` over a Django connection.
 
     Safe to share between threads: each has a connection of its own in ``connections``.
+
+    Args:
+        prepare: Prepare statements that come again on a connection.
     """
 
-    def __init__(self, alias: str) -> None:
+    def __init__(self, alias: str, *, prepare: bool = False) -> None:
         self.alias = alias
+        self._prepare = prepare
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
@@ -61,35 +68,66 @@ class DjangoSession:
         return retried(self, lambda: self._run(name, params))
 
     def _run(self, name: str, params: Params | None) -> Rows:
-        with translated(), _driver_errors(), self.connection.cursor() as cursor:
-            register_loaders(cursor.cursor)
+        with translated(), _driver_errors(), self._cursor(is_unprepared(name)) as cursor:
             cursor.execute(statement(name), params)
             return cursor.fetchall() if cursor.description else []
 
+    @contextmanager
+    def _cursor(self, is_unprepared: bool = False) -> Iterator[Any]:
+        """Django's cursor, or one in its wrappers that binds on the server: planning costs more than most
+        statements, and only a bound one can be prepared."""
+        connection = self.connection
+        if not self._prepares():
+            with connection.cursor() as cursor:
+                register_loaders(cursor.cursor)
+                yield cursor
+            return
+        raw: psycopg.Connection[Any] = connection.connection
+        bound = psycopg.Cursor(raw)
+        register_loaders(bound)
+        before, raw.prepare_threshold = raw.prepare_threshold, None if is_unprepared else PREPARE_AFTER
+        try:
+            with connection._prepare_cursor(bound) as cursor:  # type: ignore[attr-defined]
+                yield cursor
+        finally:
+            raw.prepare_threshold = before
+
+    def _prepares(self) -> bool:
+        """Whether statements may be prepared on this thread's connection, which is open then.
+
+        A database that Django is told to keep server-side cursors away from sits behind a pooler that
+        gives each transaction another connection. Where Django logs its queries, they are to be read with
+        their values.
+        """
+        connection = self.connection
+        is_pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+        if not self._prepare or is_pooled or connection.queries_logged:
+            return False
+        connection.close_if_health_check_failed()
+        connection.ensure_connection()
+        return True
+
     def run_together(self, names: Sequence[str], params: Params) -> list[Rows]:
-        if self.is_joined() or not self._sends_text():
+        if self.is_joined() or not (self._prepares() and psycopg.capabilities.has_pipeline()):
             return atomically(self, lambda transaction: [transaction.run(name, params) for name in names])
         return retried(self, lambda: self._run_as_one(names, params))
 
-    def _sends_text(self) -> bool:
-        """Whether the driver puts parameters into the text: then one text can hold several statements."""
-        with self.connection.cursor() as cursor:
-            return isinstance(cursor.cursor, psycopg.ClientCursor)
-
     def _run_as_one(self, names: Sequence[str], params: Params) -> list[Rows]:
         """A whole transaction in one round trip; PostgreSQL gives each of its statements its own snapshot."""
-        text = ";\n".join([_BEGIN, *map(statement, names), "COMMIT"])
-        with translated(), _driver_errors(), self.connection.cursor() as cursor:
-            register_loaders(cursor.cursor)
-            try:
-                cursor.execute(text, params)
-            except BaseException:
-                self._abandon()
-                raise
-            found: list[Rows] = []
-            while cursor.nextset():
-                found.append(cursor.fetchall() if cursor.description else [])
-            return found[: len(names)]
+        cursors: list[Any] = []
+        try:
+            with translated(), _driver_errors(), ExitStack() as stack:
+                begin = stack.enter_context(self._cursor())
+                stack.enter_context(self.connection.connection.pipeline())
+                begin.execute(_BEGIN)
+                for name in names:
+                    cursors.append(stack.enter_context(self._cursor(is_unprepared(name))))
+                    cursors[-1].execute(statement(name), params)
+                begin.execute("COMMIT")
+                return [cursor.fetchall() for cursor in cursors]
+        except BaseException:
+            self._abandon()
+            raise
 
     def _abandon(self) -> None:
         """Roll back what a failed statement left open; a connection that is gone rolled back by itself."""
@@ -272,7 +310,7 @@ def _client_storage() -> ClientStorage:
             f'BELAY["STORAGE"]["BACKEND"]: {found.backend!r} cannot be used yet; use {conf.POSTGRES!r}'
         )
     postgres_connection(found.postgres.database)
-    session = DjangoSession(found.postgres.database)
+    session = DjangoSession(found.postgres.database, prepare=found.postgres.prepare)
     return ClientStorage(_postgres_store(session, found.postgres), session)
 
 

@@ -505,12 +505,24 @@ class Storage(Protocol):
 
     def list_signals(self, scope: str) -> list[Signal]: ...
 
-    def put_signal(self, scope: str, name: str, payload: JSON, *, now: datetime) -> list[int]:
-        """Upsert and wake under the scope's lock; ids of the jobs woken."""
+    def put_signal(
+        self, scope: str, name: str, payload: JSON, *, to_job: bool = False, now: datetime
+    ) -> list[int]:
+        """Upsert and wake under the scope's lock; ids of the jobs woken.
+
+        Raises:
+            JobNotFound: With ``to_job``, the job that the scope names is gone; nothing was written.
+        """
         ...
 
-    def write_signal(self, scope: str, name: str, payload: JSON, *, now: datetime) -> None:
-        """The upsert alone, in the caller's transaction; ``wake_awaiting`` follows its commit."""
+    def write_signal(
+        self, scope: str, name: str, payload: JSON, *, to_job: bool = False, now: datetime
+    ) -> None:
+        """The upsert alone, in the caller's transaction; ``wake_awaiting`` follows its commit.
+
+        Raises:
+            JobNotFound: As :meth:`put_signal`.
+        """
         ...
 
     def wake_awaiting(self, scope: str, name: str, *, now: datetime) -> list[int]:

@@ -51,7 +51,7 @@ def test_5_1_a_new_row_has_the_contracts_values(store: Storage, clock: SimClock)
 
 
 def test_5_1_every_column_that_an_enqueuer_chooses_arrives(store: Storage, clock: SimClock) -> None:
-    later = clock.now() + timedelta(hours=1, microseconds=7)
+    later = clock.now() + timedelta(hours=1, milliseconds=7)
     new = NewJob(
         kind="k",
         queue="q",

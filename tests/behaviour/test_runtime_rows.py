@@ -312,8 +312,8 @@ def test_queue_stats_count_what_is_not_done(
 
 
 def test_queue_stats_stop_counting_at_a_cap(
-    store: Storage, clock: SimClock, monkeypatch: pytest.MonkeyPatch
+    postgres_store: PostgresStore, clock: SimClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read, "COUNT_CAP", 4)
-    store.insert_jobs([NewJob(kind="k")] * 6, now=clock.now())
-    assert [row.ready for row in store.queue_stats(now=clock.now())] == [4]
+    postgres_store.insert_jobs([NewJob(kind="k")] * 6, now=clock.now())
+    assert [row.ready for row in postgres_store.queue_stats(now=clock.now())] == [4]

@@ -26,9 +26,10 @@ from django_belay.engine.context import JobContext
 from django_belay.engine.run import Run
 from django_belay.engine.runner import Runner
 from django_belay.engine.services import Services
+from django_belay.exceptions import Contended
 from django_belay.models import Job
 from django_belay.registry import JobDefinition, Registry
-from django_belay.storage.base import ClaimRound, Demand, Storage
+from django_belay.storage.base import Ack, AckGroupError, ClaimRound, Demand, Storage
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -68,7 +69,19 @@ class Workers:
             claimed = storage.claim(round_, demands=[demand], now=now).jobs
             prepared = [runner.prepare(job, claimed_at=now) for job in claimed]
             acks = [runner.execute(one) if isinstance(one, Run) else one for one in prepared]
-            storage.ack_group([ack for ack in acks if ack is not None], now=clock.now())
+            self._send([ack for ack in acks if ack is not None])
+
+    def _send(self, acks: list[Ack]) -> None:
+        """Send ends until all are written, as a worker does: a row may be locked for a moment."""
+        while acks:
+            try:
+                self.services.storage.ack_group(acks, now=self.services.clock.now())
+                return
+            except AckGroupError as error:
+                others = [one for one in error.failures.values() if not isinstance(one, Contended)]
+                if others:
+                    raise others[0] from error
+                acks = [acks[index] for index in error.failures]
 
 
 class Crew:

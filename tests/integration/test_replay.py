@@ -84,7 +84,7 @@ def everything() -> dict[str, Any]:
     found = {}
     with connection.cursor() as cursor:
         for table in [*tables, Group._meta.db_table]:
-            cursor.execute(f"SELECT * FROM {table}")  # noqa: S608 - names of our own tables
+            cursor.execute(f"SELECT * FROM {table}")
             found[table] = sorted(map(repr, cursor.fetchall()))
     return found
 
@@ -202,7 +202,11 @@ def test_children_that_have_not_ended_block_and_ended_ones_give_their_results() 
     job_id = record(lambda ctx: ctx.map_children("double", child, [{"n": 1}, {"n": 2}]))
     found = replay(job_id)
     assert found.blocked is not None
-    assert (found.ending, found.blocked.on, found.blocked.detail) == ("blocked", "children", "2 have not ended")
+    assert (found.ending, found.blocked.on, found.blocked.detail) == (
+        "blocked",
+        "children",
+        "2 have not ended",
+    )
     drain()
     assert replay(job_id).value == [[2, 4]]
 

@@ -9,6 +9,7 @@ from typing import Any
 from django_belay.contract import names
 from django_belay.contract.job import JSON, Lease, Signal
 from django_belay.contract.notification import PokePolicy
+from django_belay.exceptions import JobNotFound
 from django_belay.storage.postgres import hints
 from django_belay.storage.postgres.locks import lock
 from django_belay.storage.postgres.rows import json_text
@@ -29,7 +30,7 @@ def list_signals(session: Session, scope: str) -> list[Signal]:
 
 
 def put_signal(
-    session: Session, scope: str, name: str, payload: JSON, *, poke: PokePolicy, now: datetime
+    session: Session, scope: str, name: str, payload: JSON, *, to_job: bool, poke: PokePolicy, now: datetime
 ) -> list[int]:
     """Upsert and wake under the scope's lock; ids of the jobs woken.
 
@@ -40,18 +41,27 @@ def put_signal(
         **_wake_params(scope, name, now),
         "payload": json_text(payload),
         "lock": names.scope_lock(scope),
+        "to_job": to_job,
     }
-    _, woken = session.run_together(["lock_scope", "put_signal"], params)
+    _, rows = session.run_together(["lock_scope", "put_signal"], params)
+    woken = [(job_id, queue) for job_id, queue in rows if job_id is not None]
+    if len(woken) < len(rows):
+        raise JobNotFound(params["job_id"])
     return _announce(session.run, woken, poke=poke, now=now)
 
 
-def write_signal(session: Session, scope: str, name: str, payload: JSON, *, now: datetime) -> None:
+def write_signal(
+    session: Session, scope: str, name: str, payload: JSON, *, to_job: bool, now: datetime
+) -> None:
     """The upsert alone, in the caller's transaction (rule 10).
 
     A park that does not see it yet is woken by ``wake_awaiting`` after the commit, or by
     the sweeper where the caller died in between.
     """
-    session.run("write_signal", {"scope": scope, "name": name, "payload": json_text(payload), "now": now})
+    job_id = names.job_of_scope(scope)
+    params = {"scope": scope, "name": name, "payload": json_text(payload), "now": now}
+    if not session.run("write_signal", {**params, "job_id": job_id, "to_job": to_job}):
+        raise JobNotFound(job_id or 0)
 
 
 def wake_awaiting(session: Session, scope: str, name: str, *, poke: PokePolicy, now: datetime) -> list[int]:

@@ -249,11 +249,15 @@ class PostgresStore:
     def list_signals(self, scope: str) -> list[Signal]:
         return signals.list_signals(self.session, scope)
 
-    def put_signal(self, scope: str, name: str, payload: JSON, *, now: datetime) -> list[int]:
-        return signals.put_signal(self.session, scope, name, payload, poke=self.poke, now=now)
+    def put_signal(
+        self, scope: str, name: str, payload: JSON, *, to_job: bool = False, now: datetime
+    ) -> list[int]:
+        return signals.put_signal(self.session, scope, name, payload, to_job=to_job, poke=self.poke, now=now)
 
-    def write_signal(self, scope: str, name: str, payload: JSON, *, now: datetime) -> None:
-        signals.write_signal(self.session, scope, name, payload, now=now)
+    def write_signal(
+        self, scope: str, name: str, payload: JSON, *, to_job: bool = False, now: datetime
+    ) -> None:
+        signals.write_signal(self.session, scope, name, payload, to_job=to_job, now=now)
 
     def wake_awaiting(self, scope: str, name: str, *, now: datetime) -> list[int]:
         return signals.wake_awaiting(self.session, scope, name, poke=self.poke, now=now)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from django_belay.contract.job import NewJob
-from django_belay.exceptions import Conflict
+from django_belay.exceptions import Conflict, StorageError
 from django_belay.storage.base import Inserted
 
 from .instants import ceil_ms, floor_ms
 from .row import Row
 from .unit import Unit
 from .view import WINDOWED
+
+_TEXTS: Final = ("kind", "queue", "partition_key", "workflow_id", "wf_name", "cron_name", "unique_key")
 
 
 class Inserter:
@@ -42,6 +45,7 @@ class Inserter:
             there = unit.state_of(reserved)
             if there is not None:
                 return Inserted(job_id=reserved, state=there)
+        _check_texts(job)
         holder = self._holder(job)
         if holder is not None:
             state = unit.state_of(holder)
@@ -81,6 +85,20 @@ class Inserter:
             self._kept_keys[key] = row["id"]
         if row["cron_name"] is not None and row["cron_slot"] is not None:
             self._slots[row["cron_name"], row["cron_slot"]] = row["id"]
+
+
+def _check_texts(job: NewJob) -> None:
+    """Refuse what the other storage cannot hold either: text with a NUL.
+
+    Raises:
+        StorageError: Names the column; nothing was inserted.
+    """
+    for name in _TEXTS:
+        value = getattr(job, name)
+        if value is not None and "\0" in value:
+            raise StorageError(
+                f"{name} {value!r:.60} holds a NUL, which no storage keeps; nothing was inserted"
+            )
 
 
 def _row(job: NewJob, job_id: int, at: int) -> Row:

@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from django_belay.contract.job import Lease, Signal
-from django_belay.contract.names import CHILDREN_SIGNAL
+from django_belay.contract.names import CHILDREN_SIGNAL, job_of_scope
+from django_belay.exceptions import JobNotFound
 
 from . import job_journal, moving
 from .instants import floor_ms, to_instant
@@ -30,6 +31,13 @@ def list_signals(unit: Unit, scope: str) -> list[Signal]:
     """By name."""
     found = [_signal(row) for _, row in unit.table("signals") if row["scope"] == scope]
     return sorted(found, key=lambda signal: signal.name)
+
+
+def check_target(unit: Unit, scope: str, *, to_job: bool) -> None:
+    """Raises ``JobNotFound`` for a signal to a job that is gone."""
+    job_id = job_of_scope(scope) if to_job else None
+    if to_job and (job_id is None or not unit.has(job_id)):
+        raise JobNotFound(job_id or 0)
 
 
 def clear(unit: Unit, scope: str, name: str) -> bool:

@@ -339,11 +339,23 @@ class JournalStore:
     def list_signals(self, scope: str) -> list[Signal]:
         return self._read(lambda unit: signals.list_signals(unit, scope))
 
-    def put_signal(self, scope: str, name: str, payload: JSON, *, now: datetime) -> list[int]:
-        return self._write("put_signal", now, lambda unit: moving.deliver(unit, scope, name, payload))
+    def put_signal(
+        self, scope: str, name: str, payload: JSON, *, to_job: bool = False, now: datetime
+    ) -> list[int]:
+        def put(unit: Unit) -> list[int]:
+            signals.check_target(unit, scope, to_job=to_job)
+            return moving.deliver(unit, scope, name, payload)
 
-    def write_signal(self, scope: str, name: str, payload: JSON, *, now: datetime) -> None:
-        self._write("put_signal", now, lambda unit: moving.write_signal(unit, scope, name, payload))
+        return self._write("put_signal", now, put)
+
+    def write_signal(
+        self, scope: str, name: str, payload: JSON, *, to_job: bool = False, now: datetime
+    ) -> None:
+        def write(unit: Unit) -> None:
+            signals.check_target(unit, scope, to_job=to_job)
+            moving.write_signal(unit, scope, name, payload)
+
+        self._write("put_signal", now, write)
 
     def wake_awaiting(self, scope: str, name: str, *, now: datetime) -> list[int]:
         def wake(unit: Unit) -> list[int]:
