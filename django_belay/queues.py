@@ -26,6 +26,7 @@ from django_belay.storage.base import QueueRow
 __all__ = [
     "QueueInfo",
     "adelete",
+    "aget",
     "alist",
     "apause",
     "aput",
@@ -47,7 +48,8 @@ class QueueInfo:
     Attributes:
         opts: The row's options as stored, ``None`` where there is no row.
         effective: Row over settings, key by key.
-        is_paused: By the settings or at run time.
+        is_paused: By the settings or at run time, for every node.
+        paused_nodes: Nodes that it is paused on at run time besides.
         in_settings: Whether ``QUEUES`` names it.
         problems: What is wrong with the row; such a value is as if it were not there.
     """
@@ -56,6 +58,7 @@ class QueueInfo:
     opts: JSON = None
     effective: QueueOpts = field(default_factory=QueueOpts)
     is_paused: bool = False
+    paused_nodes: tuple[str, ...] = ()
     in_settings: bool = False
     problems: tuple[str, ...] = ()
     updated_at: datetime | None = None
@@ -98,15 +101,30 @@ def delete(name: str) -> bool:
     return storage_for_client().storage.delete_queue(_check_name(name))
 
 
-def pause(name: str) -> QueueInfo:
-    """Stop claims from a queue on every node of this SDK; running jobs go on."""
-    storage_for_client().storage.pause_queue(_check_name(name), now=conf.clock().now())
+def pause(name: str, *, node: str | None = None) -> QueueInfo:
+    """Stop claims from a queue; running jobs go on.
+
+    Args:
+        node: Only on the workers with this ``NODE_NAME``; by default on every node of this SDK.
+
+    Contract: rule 2.
+    """
+    storage_for_client().storage.pause_queue(
+        _check_name(name), node=_check_node(node), now=conf.clock().now()
+    )
     return get(name)
 
 
-def resume(name: str) -> QueueInfo:
-    """Let claims go on; a pause in the settings stays."""
-    storage_for_client().storage.resume_queue(_check_name(name), now=conf.clock().now())
+def resume(name: str, *, node: str | None = None) -> QueueInfo:
+    """Let claims go on: take back the pause for every node, or the one for ``node``.
+
+    The two stand beside each other, and a pause in the settings stays.
+
+    Contract: rule 2.
+    """
+    storage_for_client().storage.resume_queue(
+        _check_name(name), node=_check_node(node), now=conf.clock().now()
+    )
     return get(name)
 
 
@@ -127,14 +145,19 @@ async def adelete(name: str) -> bool:
     return await sync_to_async(delete)(name)
 
 
-async def apause(name: str) -> QueueInfo:
+async def apause(name: str, *, node: str | None = None) -> QueueInfo:
     """As :func:`pause`."""
-    return await sync_to_async(pause)(name)
+    return await sync_to_async(pause)(name, node=node)
 
 
-async def aresume(name: str) -> QueueInfo:
+async def aresume(name: str, *, node: str | None = None) -> QueueInfo:
     """As :func:`resume`."""
-    return await sync_to_async(resume)(name)
+    return await sync_to_async(resume)(name, node=node)
+
+
+async def aget(name: str) -> QueueInfo:
+    """As :func:`get`."""
+    return await sync_to_async(get)(name)
 
 
 async def alist() -> Sequence[QueueInfo]:
@@ -145,6 +168,15 @@ async def alist() -> Sequence[QueueInfo]:
 def _check_name(name: str) -> str:
     try:
         return check_name(f"queue {name!r:.60}", name)
+    except ConfigurationError as error:
+        raise InvalidQueue(str(error)) from None
+
+
+def _check_node(node: str | None) -> str | None:
+    if node is None:
+        return None
+    try:
+        return check_name(f"node {node!r:.60}", node)
     except ConfigurationError as error:
         raise InvalidQueue(str(error)) from None
 
@@ -160,6 +192,7 @@ def _info(name: str, row: QueueRow | None) -> QueueInfo:
         opts=None if row is None else row.opts,
         effective=opts.over(base),
         is_paused=(static is not None and static.paused) or (row is not None and row.paused),
+        paused_nodes=() if row is None else row.paused_nodes,
         in_settings=static is not None,
         problems=tuple(str(finding) for finding in findings),
         updated_at=None if row is None else row.updated_at,

@@ -37,6 +37,7 @@ class QueueTable:
 
     def __init__(self, options: WorkerOptions, *, reports: bool = False) -> None:
         self._static = options.queues
+        self._node = options.node_name
         self._serves_rows = options.serves_rows
         self._reports = reports
         self._reported: dict[str, tuple[str, ...]] = {}
@@ -74,7 +75,7 @@ class QueueTable:
         if self._serves_rows:
             names += sorted(name for name in by_name if name not in self._static)
         served = {name: self._merged(name, by_name.get(name)) for name in names}
-        paused = {row.name for row in rows if row.paused}
+        paused = {row.name for row in rows if is_paused(row, self._node)}
         paused |= {name for name, queue in served.items() if queue.paused}
         state = QueueState(served=served, paused=frozenset(paused))
         changed = state != self._state
@@ -111,9 +112,16 @@ class QueueTable:
             del self._reported[name]
 
 
-def rows_to_json(rows: Sequence[QueueRow]) -> list[list[JSON]]:
-    """Rows as they travel to a child: what fits of them, whatever a foreign row holds."""
-    return [[row.name, queue_opts.to_json(queue_opts.parse(row.opts)[0]), row.paused] for row in rows]
+def is_paused(row: QueueRow, node: str) -> bool:
+    """Whether a row pauses its queue on a node (rule 2)."""
+    return row.paused or node in row.paused_nodes
+
+
+def rows_to_json(rows: Sequence[QueueRow], *, node: str) -> list[list[JSON]]:
+    """Rows as they travel to a child on a node: what fits of them, whatever a foreign row holds."""
+    return [
+        [row.name, queue_opts.to_json(queue_opts.parse(row.opts)[0]), is_paused(row, node)] for row in rows
+    ]
 
 
 def rows_from_json(items: Sequence[Sequence[JSON]]) -> list[QueueRow]:

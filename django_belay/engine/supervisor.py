@@ -344,7 +344,7 @@ class Supervisor:
         """Pass on what operators have put, deleted, paused or resumed (§3)."""
         found = self._services.storage.list_queues()
         self._services.queues.apply(found)
-        rows = rows_to_json(found)
+        rows = rows_to_json(found, node=self._options.node_name)
         if rows != self._rows:
             self._rows = rows
             self._tell_all({"t": "queues", "q": rows})

@@ -232,11 +232,15 @@ class StepWritten:
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class QueueRow:
-    """A row of ``belay_queues`` (§3) and whether our own table pauses the queue (rule 2)."""
+    """A row of ``belay_queues`` (§3) and whether our own tables pause the queue (rule 2).
+
+    ``paused`` holds for every node of this SDK, ``paused_nodes`` names single ones.
+    """
 
     name: str
     opts: JSON
     paused: bool = False
+    paused_nodes: tuple[str, ...] = ()
     updated_at: datetime | None = None
 
 
@@ -584,9 +588,13 @@ class Storage(Protocol):
 
     def list_queues(self) -> list[QueueRow]: ...
 
-    def pause_queue(self, name: str, *, now: datetime) -> None: ...
+    def pause_queue(self, name: str, *, node: str | None = None, now: datetime) -> None:
+        """Pause a queue on every node, or on one; the two stand beside each other."""
+        ...
 
-    def resume_queue(self, name: str, *, now: datetime) -> None: ...
+    def resume_queue(self, name: str, *, node: str | None = None, now: datetime) -> None:
+        """Take back the pause for every node, or the one for this node."""
+        ...
 
     def put_cron(self, cron: CronRow, *, now: datetime) -> None: ...
 

@@ -56,7 +56,7 @@ class Supervised:
         self.sync()
 
     def sync(self) -> None:
-        self.channel.send({"t": "queues", "q": rows_to_json(self.bench.storage.list_queues())})
+        self.channel.send({"t": "queues", "q": rows_to_json(self.bench.storage.list_queues(), node="node")})
 
     def add(self, queue: str = "default", **fields: Any) -> int:
         job = NewJob(**{"kind": "k", "queue": queue, **fields})

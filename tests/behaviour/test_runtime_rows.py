@@ -63,6 +63,21 @@ def test_rule_2_a_pause_lives_in_our_own_table(
     assert [(row.name, row.paused) for row in store.list_queues()] == [("q", False)]
 
 
+def test_rule_2_pauses_of_single_nodes_stand_beside_the_one_for_all(store: Storage, clock: SimClock) -> None:
+    for node in ("venus", "mars", "mars"):
+        store.pause_queue("q", node=node, now=clock.now())
+    store.pause_queue("other", now=clock.now())
+    assert [(row.name, row.paused, row.paused_nodes) for row in store.list_queues()] == [
+        ("other", True, ()),
+        ("q", False, ("mars", "venus")),
+    ]
+    store.resume_queue("q", now=clock.now())
+    store.resume_queue("q", node="venus", now=clock.now())
+    assert [row.paused_nodes for row in store.list_queues() if row.name == "q"] == [("mars",)]
+    assert store.delete_queue("q")
+    assert [row.name for row in store.list_queues()] == ["other"]
+
+
 def test_deleting_a_queue_forgets_its_pause(store: Storage, clock: SimClock) -> None:
     store.pause_queue("q", now=clock.now())
     assert store.delete_queue("q")

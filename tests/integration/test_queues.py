@@ -106,6 +106,18 @@ def test_a_pause_is_for_every_node_and_stands_apart_from_the_options() -> None:
     assert not queues.resume("mail").is_paused
 
 
+def test_a_pause_on_one_node_is_set_and_taken_back_alone() -> None:
+    assert queues.pause("mail", node="mars").paused_nodes == ("mars",)
+    assert not queues.get("mail").is_paused
+    assert "mars" in command("list")
+    command("pause", "mail", "--node", "venus")
+    assert queues.get("mail").paused_nodes == ("mars", "venus")
+    command("resume", "mail", "--node", "mars")
+    assert queues.resume("mail", node="venus").paused_nodes == ()
+    with pytest.raises(InvalidQueue, match="node"):
+        queues.pause("mail", node="")
+
+
 @override_settings(BELAY={"QUEUES": {"mail": {"paused": True}}})
 def test_a_pause_in_the_settings_stays() -> None:
     assert queues.resume("mail").is_paused

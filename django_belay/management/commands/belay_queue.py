@@ -39,8 +39,10 @@ class Command(BaseCommand):
         )
         putting.add_argument("--opts", metavar="JSON", help="All options as one JSON object instead.")
         self._changing(actions, "delete", "Forget what was set at run time, a pause included.")
-        self._changing(actions, "pause", "Stop claims; running jobs go on.")
-        self._changing(actions, "resume", "Let claims go on.")
+        for name, text in (("pause", "Stop claims; running jobs go on."), ("resume", "Let claims go on.")):
+            self._changing(actions, name, text).add_argument(
+                "--node", metavar="NODE", help="Only on workers with this NODE_NAME; by default on all."
+            )
 
     def _changing(self, actions: Any, name: str, text: str) -> CommandParser:
         parser: CommandParser = actions.add_parser(name, help=text)
@@ -80,14 +82,19 @@ class Command(BaseCommand):
         self._say(options, "deleted", opts=before.opts)
 
     def _pause(self, options: dict[str, Any]) -> None:
-        queues.get(options["name"]) if options["dry_run"] else queues.pause(options["name"])
-        self._say(options, "paused")
+        name, node = options["name"], options["node"]
+        queues.get(name) if options["dry_run"] else queues.pause(name, node=node)
+        self._say(options, "paused" if node is None else f"paused on node {node}")
 
     def _resume(self, options: dict[str, Any]) -> None:
-        info = queues.get(options["name"]) if options["dry_run"] else queues.resume(options["name"])
+        name, node = options["name"], options["node"]
+        info = queues.get(name) if options["dry_run"] else queues.resume(name, node=node)
         if info.is_paused and not options["dry_run"]:
-            raise CommandError(f"queue {info.name!r} is paused in the settings, too: BELAY['QUEUES']")
-        self._say(options, "resumed")
+            where = "in the settings, too: BELAY['QUEUES']" if node is None else "for every node"
+            raise CommandError(f"queue {info.name!r} is still paused {where}")
+        if info.paused_nodes and node is None and not options["dry_run"]:
+            self.stderr.write(f"still paused on {', '.join(info.paused_nodes)}: resume it there with --node")
+        self._say(options, "resumed" if node is None else f"resumed on node {node}")
 
     def _say(self, options: dict[str, Any], what: str, **facts: Any) -> None:
         name = options["name"]
@@ -167,7 +174,7 @@ def _row(info: QueueInfo) -> tuple[Any, ...]:
     ]
     return (
         info.name,
-        "yes" if info.is_paused else "no",
+        "yes" if info.is_paused else ", ".join(info.paused_nodes) or "no",
         *(told.get(key) for key in queue_opts.KEYS),
         " + ".join(sources),
         "; ".join(info.problems) or None,

@@ -35,13 +35,17 @@ def delete_queue(session: Session, name: str) -> bool:
 def list_queues(session: Session) -> list[QueueRow]:
     """By name; a queue that is only paused has empty ``opts``."""
     return [
-        QueueRow(name=name, opts=opts, paused=paused, updated_at=updated_at)
-        for name, opts, paused, updated_at in session.run("list_queues")
+        QueueRow(name=name, opts=opts, paused=paused, updated_at=updated_at, paused_nodes=tuple(nodes))
+        for name, opts, paused, updated_at, nodes in session.run("list_queues")
     ]
 
 
-def set_queue_paused(session: Session, name: str, *, paused: bool, now: datetime) -> None:
-    """Pause or resume a queue for every node of this SDK."""
+def set_queue_paused(session: Session, name: str, *, node: str | None, paused: bool, now: datetime) -> None:
+    """Pause or resume a queue for every node of this SDK, or for one."""
+    if node is not None:
+        statement = "pause_queue_on_node" if paused else "resume_queue_on_node"
+        session.run(statement, {"name": name, "node": node, "now": now})
+        return
     session.run("set_queue_paused", {"name": name, "paused": paused, "now": now})
 
 

@@ -173,7 +173,8 @@ def _pending_local(connection: Connection) -> list[Step]:
 
 
 LOCAL_TABLES: Final = (
-    "belay_x_nodes", "belay_x_cron_slots", "belay_x_waiters", "belay_x_queues", "belay_x_crons",
+    "belay_x_nodes", "belay_x_cron_slots", "belay_x_waiters", "belay_x_queues", "belay_x_queue_pauses",
+    "belay_x_crons",
 )  # fmt: skip
 
 

@@ -313,11 +313,11 @@ class PostgresStore:
     def list_queues(self) -> list[QueueRow]:
         return runtime.list_queues(self.session)
 
-    def pause_queue(self, name: str, *, now: datetime) -> None:
-        runtime.set_queue_paused(self.session, name, paused=True, now=now)
+    def pause_queue(self, name: str, *, node: str | None = None, now: datetime) -> None:
+        runtime.set_queue_paused(self.session, name, node=node, paused=True, now=now)
 
-    def resume_queue(self, name: str, *, now: datetime) -> None:
-        runtime.set_queue_paused(self.session, name, paused=False, now=now)
+    def resume_queue(self, name: str, *, node: str | None = None, now: datetime) -> None:
+        runtime.set_queue_paused(self.session, name, node=node, paused=False, now=now)
 
     def put_cron(self, cron: CronRow, *, now: datetime) -> None:
         runtime.put_cron(self.session, cron, now=now)

@@ -49,6 +49,14 @@ def test_pause_is_the_settings_or_a_row() -> None:
     assert paused.paused == {"a", "b"}
 
 
+def test_pause_of_one_node_is_that_nodes_alone() -> None:
+    row = QueueRow(name="a", opts={}, paused_nodes=("mars", "venus"))
+    assert table(row, node_name="venus").paused == {"a"}
+    assert table(row, node_name="earth").paused == frozenset()
+    assert [paused for _, _, paused in rows_to_json([row], node="mars")] == [True]
+    assert [paused for _, _, paused in rows_to_json([row], node="earth")] == [False]
+
+
 def test_broken_row_is_logged_once_and_spoils_nothing(caplog: pytest.LogCaptureFixture) -> None:
     broken = QueueRow(name="a", opts={"limit": "many", "global_limit": 2})
     found = table(broken)
@@ -62,7 +70,7 @@ def test_broken_row_is_logged_once_and_spoils_nothing(caplog: pytest.LogCaptureF
 
 def test_foreign_opts_of_any_shape_travel_to_a_child() -> None:
     rows = [QueueRow(name="a", opts=object()), QueueRow(name="b", opts={"limit": 3}, paused=True)]
-    assert rows_from_json(rows_to_json(rows)) == [
+    assert rows_from_json(rows_to_json(rows, node="n")) == [
         QueueRow(name="a", opts={}),
         QueueRow(name="b", opts={"limit": 3}, paused=True),
     ]

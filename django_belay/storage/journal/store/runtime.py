@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from django_belay.contract.job import JSON, NewJob
 from django_belay.storage.base import CronRow, Inserted, QueueRow
@@ -15,14 +16,12 @@ from .unit import Unit
 
 
 def put_queue(unit: Unit, name: str, opts: JSON) -> None:
-    """Write a queue's row; its pause stays."""
-    before = unit.table_row("queues", name)
-    paused = False if before is None else before["paused"]
-    unit.put("queues", name, {"opts": opts, "paused": paused, "updated_at": unit.at})
+    """Write a queue's row; its pauses stay."""
+    unit.put("queues", name, {**_queue(unit, name), "opts": opts, "updated_at": unit.at})
 
 
 def delete_queue(unit: Unit, name: str) -> bool:
-    """Forget what was set about a queue, its pause included; whether there was anything."""
+    """Forget what was set about a queue, its pauses included; whether there was anything."""
     if unit.table_row("queues", name) is None:
         return False
     unit.drop("queues", name)
@@ -36,18 +35,33 @@ def list_queues(unit: Unit) -> list[QueueRow]:
             name=name,
             opts={} if row["opts"] is None else row["opts"],
             paused=row["paused"],
+            paused_nodes=tuple(row["paused_nodes"]),
             updated_at=to_instant(row["updated_at"]),
         )
         for name, row in unit.table("queues")
-        if row["opts"] is not None or row["paused"]
+        if row["opts"] is not None or row["paused"] or row["paused_nodes"]
     ]
 
 
-def set_queue_paused(unit: Unit, name: str, *, paused: bool) -> None:
-    """Pause or resume a queue for every node."""
-    before = unit.table_row("queues", name)
-    opts = None if before is None else before["opts"]
-    unit.put("queues", name, {"opts": opts, "paused": paused, "updated_at": unit.at})
+def pause_queue(unit: Unit, name: str, node: str | None) -> None:
+    """Pause a queue for every node, or for one."""
+    before = _queue(unit, name)
+    nodes = before["paused_nodes"] if node is None else sorted({*before["paused_nodes"], node})
+    paused = before["paused"] or node is None
+    unit.put("queues", name, {**before, "paused": paused, "paused_nodes": nodes, "updated_at": unit.at})
+
+
+def resume_queue(unit: Unit, name: str, node: str | None) -> None:
+    """Take back the pause for every node, or the one for this node."""
+    before = _queue(unit, name)
+    nodes = [one for one in before["paused_nodes"] if one != node]
+    paused = before["paused"] and node is not None
+    unit.put("queues", name, {**before, "paused": paused, "paused_nodes": nodes, "updated_at": unit.at})
+
+
+def _queue(unit: Unit, name: str) -> dict[str, Any]:
+    found = unit.table_row("queues", name)
+    return {"opts": None, "paused": False, "paused_nodes": []} if found is None else found
 
 
 # -- crons

@@ -439,11 +439,11 @@ class JournalStore:
     def list_queues(self) -> list[QueueRow]:
         return self._read(runtime.list_queues)
 
-    def pause_queue(self, name: str, *, now: datetime) -> None:
-        self._write("pause_queue", now, lambda unit: runtime.set_queue_paused(unit, name, paused=True))
+    def pause_queue(self, name: str, *, node: str | None = None, now: datetime) -> None:
+        self._write("pause_queue", now, lambda unit: runtime.pause_queue(unit, name, node))
 
-    def resume_queue(self, name: str, *, now: datetime) -> None:
-        self._write("resume_queue", now, lambda unit: runtime.set_queue_paused(unit, name, paused=False))
+    def resume_queue(self, name: str, *, node: str | None = None, now: datetime) -> None:
+        self._write("resume_queue", now, lambda unit: runtime.resume_queue(unit, name, node))
 
     def put_cron(self, cron: CronRow, *, now: datetime) -> None:
         self._write("put_cron", now, lambda unit: runtime.put_cron(unit, cron))

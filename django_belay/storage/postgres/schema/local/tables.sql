@@ -30,6 +30,14 @@ CREATE TABLE IF NOT EXISTS belay_x_queues (
   updated_at timestamptz NOT NULL
 );
 
+-- A queue that an operator paused on one node alone.
+CREATE TABLE IF NOT EXISTS belay_x_queue_pauses (
+  name text NOT NULL,
+  node text NOT NULL,
+  updated_at timestamptz NOT NULL,
+  PRIMARY KEY (name, node)
+);
+
 -- What a cron entry has here beyond belay_crons (rule 2).
 CREATE TABLE IF NOT EXISTS belay_x_crons (
   name text PRIMARY KEY,
