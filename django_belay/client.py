@@ -28,6 +28,7 @@ from django_belay._control import (
     signals,
     steer,
 )
+from django_belay._operate import erase_payload, freeze, move, reschedule, unfreeze
 from django_belay._options import OF_THE_ROW, check_name, merge
 from django_belay._replay import replay
 from django_belay._waiting import aawait_result, await_result
@@ -52,17 +53,22 @@ __all__ = [
     "cancel",
     "clear_signal",
     "enqueue_job",
+    "erase_payload",
+    "freeze",
     "get",
     "get_events",
     "get_row",
     "get_steps",
     "list_jobs",
+    "move",
     "replay",
+    "reschedule",
     "retry",
     "signal",
     "signals",
     "stats",
     "steer",
+    "unfreeze",
 ]
 
 MAX_LISTED = 10_000
@@ -147,6 +153,27 @@ def list_jobs(
     Raises:
         InvalidInput: A part is of another type, or nothing that a row could hold.
     """
+    check_number("limit", limit, least=-(2**63), most=2**63 - 1)
+    wanted = job_filter(
+        ids=ids, states=states, queue=queue, kind=kind, workflow_id=workflow_id,
+        parent_id=parent_id, since=since, before_id=before_id,
+    )  # fmt: skip
+    rows = storage_for_client().storage.list_jobs(wanted, limit=max(1, min(limit, MAX_LISTED)))
+    return [JobHandle.of_job(row) for row in rows]
+
+
+def job_filter(
+    *,
+    ids: Collection[int] | None = None,
+    states: Collection[State] | None = None,
+    queue: str | None = None,
+    kind: str | None = None,
+    workflow_id: str | None = None,
+    parent_id: int | None = None,
+    since: datetime | None = None,
+    before_id: int | None = None,
+) -> JobFilter:
+    """A checked filter; see :func:`list_jobs`."""
     unknown = [state for state in states or () if state not in STATES]
     if unknown:
         raise InvalidInput(
@@ -161,13 +188,10 @@ def list_jobs(
         check_number("before_id", before_id, least=0, most=2**63 - 1)
     if since is not None and not isinstance(since, datetime):
         raise InvalidInput(f"is a {type(since).__name__}; give a datetime", path="since")
-    check_number("limit", limit, least=-(2**63), most=2**63 - 1)
-    wanted = JobFilter(
+    return JobFilter(
         ids=ids, states=states, queue=queue, kind=kind, workflow_id=workflow_id,
         parent_id=parent_id, since=since, before_id=before_id,
     )  # fmt: skip
-    rows = storage_for_client().storage.list_jobs(wanted, limit=max(1, min(limit, MAX_LISTED)))
-    return [JobHandle.of_job(row) for row in rows]
 
 
 def stats() -> list[QueueStats]:

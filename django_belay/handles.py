@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 from asgiref.sync import sync_to_async
 
 from django_belay import _control as control
+from django_belay import _operate as operate
 from django_belay import _waiting as waiting
 from django_belay.contract import envelope
 from django_belay.contract.job import JSON, Event, Job, Signal, Step
@@ -125,6 +126,30 @@ class JobHandle:
         """Run a failed or cancelled job again; see :func:`django_belay.client.retry`."""
         return control.retry(self.id, join=join)
 
+    def reschedule(
+        self, at: datetime | timedelta, *, join: bool = False
+    ) -> Controlled | Deferred[Controlled]:
+        """Let the job run, or time out, at another instant; see :func:`django_belay.client.reschedule`."""
+        return operate.reschedule(self.id, at, join=join)
+
+    def move(
+        self, *, queue: str | None = None, priority: int | None = None, join: bool = False
+    ) -> Controlled | Deferred[Controlled]:
+        """Give the job another queue or priority; see :func:`django_belay.client.move`."""
+        return operate.move(self.id, queue=queue, priority=priority, join=join)
+
+    def freeze(self, *, join: bool = False) -> Controlled | Deferred[Controlled]:
+        """Keep the job from running until :meth:`unfreeze`."""
+        return operate.freeze(self.id, join=join)
+
+    def unfreeze(self, *, join: bool = False) -> Controlled | Deferred[Controlled]:
+        """Let the frozen job go on."""
+        return operate.unfreeze(self.id, join=join)
+
+    def erase_payload(self, *, join: bool = False) -> Controlled | Deferred[Controlled]:
+        """Overwrite what the ended job holds of its user; see :func:`django_belay.client.erase_payload`."""
+        return operate.erase_payload(self.id, join=join)
+
     def signal(
         self, name: str, payload: JSON = None, *, join: bool = False
     ) -> list[int] | Deferred[list[int]]:
@@ -170,6 +195,30 @@ class JobHandle:
     async def aretry(self, *, join: bool = False) -> Controlled | Deferred[Controlled]:
         """As :meth:`retry`."""
         return await sync_to_async(self.retry)(join=join)
+
+    async def areschedule(
+        self, at: datetime | timedelta, *, join: bool = False
+    ) -> Controlled | Deferred[Controlled]:
+        """As :meth:`reschedule`."""
+        return await sync_to_async(self.reschedule)(at, join=join)
+
+    async def amove(
+        self, *, queue: str | None = None, priority: int | None = None, join: bool = False
+    ) -> Controlled | Deferred[Controlled]:
+        """As :meth:`move`."""
+        return await sync_to_async(self.move)(queue=queue, priority=priority, join=join)
+
+    async def afreeze(self, *, join: bool = False) -> Controlled | Deferred[Controlled]:
+        """As :meth:`freeze`."""
+        return await sync_to_async(self.freeze)(join=join)
+
+    async def aunfreeze(self, *, join: bool = False) -> Controlled | Deferred[Controlled]:
+        """As :meth:`unfreeze`."""
+        return await sync_to_async(self.unfreeze)(join=join)
+
+    async def aerase_payload(self, *, join: bool = False) -> Controlled | Deferred[Controlled]:
+        """As :meth:`erase_payload`."""
+        return await sync_to_async(self.erase_payload)(join=join)
 
     async def asignal(
         self, name: str, payload: JSON = None, *, join: bool = False

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -78,17 +78,46 @@ def parse_since(text: str | None) -> datetime | None:
     """
     if text is None:
         return None
+    if (found := _AGO.fullmatch(text)) is not None:
+        with suppress(OverflowError):
+            return conf.clock().now() - _span(found)
+    elif (instant := _instant(text)) is not None:
+        return instant
+    raise CommandError(
+        f"--since {text!r}: give a date, an ISO instant such as 2026-05-01T12:00Z, or 90m, 2h, 7d"
+    )
+
+
+def parse_instant(option: str, text: str) -> datetime:
+    """An instant from ``now``, how long from now (``+2h``), a date, or an ISO instant.
+
+    Raises:
+        CommandError: It is none of them.
+    """
+    if text == "now":
+        return conf.clock().now()
+    if text.startswith("+") and (found := _AGO.fullmatch(text[1:])) is not None:
+        with suppress(OverflowError):
+            return conf.clock().now() + _span(found)
+    elif (instant := _instant(text)) is not None:
+        return instant
+    raise CommandError(
+        f"{option} {text!r}: give now, +90m, +2h, +7d, a date, or an ISO instant such as 2026-05-01T12:00Z"
+    )
+
+
+def _span(found: re.Match[str]) -> timedelta:
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def _instant(text: str) -> datetime | None:
     try:
-        if found := _AGO.fullmatch(text):
-            return conf.clock().now() - timedelta(**{_UNITS[found[2]]: int(found[1])})
         instant = parse_datetime(text) or _midnight(parse_date(text))
         if instant is not None:
             return make_aware(instant) if is_naive(instant) else instant.astimezone(UTC)
     except (ValueError, OverflowError):  # no such day, or beyond the calendar
         pass
-    raise CommandError(
-        f"--since {text!r}: give a date, an ISO instant such as 2026-05-01T12:00Z, or 90m, 2h, 7d"
-    )
+    return None
 
 
 def _midnight(day: date | None) -> datetime | None:
