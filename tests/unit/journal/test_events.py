@@ -15,7 +15,13 @@ from django_belay.exceptions import JournalError
 from django_belay.storage.journal.format.definition import define_job, definition_of
 from django_belay.storage.journal.format.event_v1 import Available, Inserted, decode_event_v1, encode_event_v1
 from django_belay.storage.journal.format.event_v2 import decode_event_v2, encode_event_v2
-from django_belay.storage.journal.format.extension import Row, decode_extension, encode_extension
+from django_belay.storage.journal.format.extension import (
+    Row,
+    decode_body,
+    decode_extension,
+    encode_body,
+    encode_extension,
+)
 from django_belay.storage.journal.format.limits import READING, ValueLimits
 from django_belay.storage.journal.format.mutation import decode_mutation, encode_mutation
 from django_belay.storage.journal.format.pair import decode_payload, encode_payload
@@ -347,3 +353,16 @@ def test_encoders_refuse_what_decoders_would() -> None:
     assert reason(encode_event_v2, replace(event, schedule_id="")) == "invalid_event"
     assert reason(encode_extension, Row(job_id=bytes(16), row=b"{}")) == "invalid_extension"
     assert definition().args["order"] == 42
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"a":"\\ud800"}', b'{"a":"\\udc00\\ud800"}', b'"\xed\xa0\x80"', b'{"a":NaN}', b"[-Infinity]",
+             '{"a":1}'.encode("utf-16"), b'\xef\xbb\xbf{"a":1}'],
+)  # fmt: skip
+def test_bodies_that_could_not_be_written_again_are_refused(body: bytes) -> None:
+    assert reason(decode_body, body) == "invalid_extension"
+
+
+def test_text_that_utf8_cannot_hold_is_refused_before_it_is_written() -> None:
+    assert reason(encode_body, {"a": "\ud800"}) == "invalid_extension"
+    assert decode_body(b'{"a":"\\ud83d\\ude00"}') == decode_body(encode_body({"a": "\U0001f600"}))

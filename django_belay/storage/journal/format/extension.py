@@ -94,9 +94,11 @@ def encode_extension(extension: Extension) -> bytes:
 
 def encode_body(content: object) -> bytes:
     """JSON as these records hold it: UTF-8, keys sorted, no spaces."""
-    body = json.dumps(
-        content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode()
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    try:
+        body = text.encode()
+    except UnicodeEncodeError:
+        raise refuse("argument", "invalid_extension", "lone surrogate: not text UTF-8 can hold") from None
     if len(body) > MAX_BODY_BYTES:
         raise refuse("argument", "extension_body_too_large", len(body), MAX_BODY_BYTES)
     return body
@@ -105,9 +107,21 @@ def encode_body(content: object) -> bytes:
 def decode_body(body: bytes) -> Any:
     """What :func:`encode_body` wrote."""
     try:
-        return json.loads(body)
+        text = body.decode()
+        content = _JSON.decode(text)
+        if "\\u" in text:  # an escape may name half a pair, which could never be written again
+            json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise refuse("invalid_payload", "invalid_extension", "json") from None
+    return content
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(text)
+
+
+# Refuses NaN and the infinities, which JSON does not have.
+_JSON: Final = json.JSONDecoder(parse_constant=_no_number)
 
 
 def check_extension(extension: Extension) -> None:
