@@ -127,6 +127,7 @@ CASES: dict[str, tuple[Damage, str]] = {
     "no epoch": (lambda s: shutil.rmtree(s.epoch), "enoent"),
     "epoch a link": (lambda s: (s.epoch.rename(s.epoch.with_name("x")), s.epoch.symlink_to("x")), "enotdir"),
     "extra in epoch": (lambda s: (s.epoch / "NOTES").touch(), "unexpected_epoch_topology"),
+    "many in epoch": (lambda s: [(s.epoch / f"n{i}").touch() for i in range(20)], "unexpected_epoch_topology"),
     "linked manifest": (lambda s: os.link(s.epoch / "MANIFEST", s.root / "m"), "unexpected_epoch_topology"),
     "manifest bit": (lambda s: s.flip(s.epoch / "MANIFEST", 30), "metadata_checksum"),
     "manifest version": (lambda s: (s.patch(s.epoch / "MANIFEST", 4, b"\x02"), s.reseal(s.epoch / "MANIFEST")), "manifest_format"),

@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import stat
+from itertools import islice
 from typing import Final
 
 from django_belay.storage.journal.format.domain import ZERO_ID
@@ -102,8 +103,9 @@ def check_root(root: Directory, most: int = MAX_ENTRIES) -> list[str]:
 
 def check_epoch(epoch: Directory) -> None:
     """An epoch holds exactly MANIFEST, a regular file with one link, and segments (spec F.4)."""
-    names = list_names(epoch, 16)
-    good = names == [MANIFEST, SEGMENTS] and is_single_file(entry_stat(epoch, MANIFEST))
+    with os.scandir(epoch.fd) as entries:
+        names = {entry.name for entry in islice(entries, 3)}
+    good = names == {MANIFEST, SEGMENTS} and is_single_file(entry_stat(epoch, MANIFEST))
     if not (good and _is_directory(entry_stat(epoch, SEGMENTS))):
         raise located(refuse("discovery", "unexpected_epoch_topology"), path=epoch.path)
 
