@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from pathlib import Path
@@ -324,3 +325,57 @@ def test_operation_on_an_expired_row_gives_the_compaction_up(root: str) -> None:
         assert caught.value.refusal == "candidate_mismatch"
         last = view(journal.state)
     assert reread(root) == last
+
+
+def test_an_aborted_frame_beside_a_compaction_counts_for_nothing(root: str) -> None:
+    job_id = bytes(15) + b"\x01"
+
+    def start(revision: int) -> Started:
+        return Started(job_id=job_id, at=10, expected_revision=revision, attempt=1, cycle_token=1)
+
+    with own(root) as journal:
+        journal.append(
+            [Inserted(definition=definition(), eligible_at=10, availability_order=1, job_id=job_id, at=10)]
+        )
+        done = []
+
+        def pace(number: int) -> None:
+            if not done:
+                begin, abort = Frame(mark="begin", operation="x"), Frame(mark="abort", operation="x")
+                done.append(journal.append([begin, start(1), abort, start(1)]))
+
+        report = compact(journal, now_ms=10, retention=INFINITY, pace=pace)
+        assert report.caught_up_records == 4
+        last = view(journal.state)
+    assert reread(root) == last
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.EMFILE, "injected"), KeyboardInterrupt()])
+def test_a_failure_after_the_pointer_turned_ends_the_owner(
+    root: str, fault: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk has the new generation, the owner's memory has neither: it must not write on."""
+    history = History(seed=4)
+    journal = own(root)
+    for _ in range(60):
+        journal.append([history.draw(journal.state)])
+    last = view(journal.state)
+    descriptors = len(os.listdir("/proc/self/fd"))
+
+    def fail(*args: object) -> None:
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "adopt", fail)
+        with pytest.raises((JournalError, KeyboardInterrupt)):
+            compact(journal, now_ms=history.now, retention=INFINITY)
+    assert journal.tail.poisoned
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    with pytest.raises(JournalError) as caught:
+        journal.append([history.draw(journal.state)])
+    assert caught.value.refusal in ("mutation_not_admitted", "poisoned")
+    journal.close()
+    assert without_members(reread(root)) == without_members(last)
+    with own(root) as journal:
+        journal.append([history.draw(journal.state)])
+    assert len(os.listdir(f"{root}/epochs")) == 1

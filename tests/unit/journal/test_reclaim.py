@@ -85,7 +85,7 @@ def test_a_pointer_that_changed_defers_it(root: Path) -> None:
     directory = open_path(str(root))
     authority = read_authority(directory)
     data = (root / "CURRENT").read_bytes()
-    (root / "CURRENT").write_bytes(data[:-1] + b"\x00")
+    (root / "CURRENT").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     assert not reclaim_predecessor(directory, authority)
     assert predecessor(root).is_dir()
     authority.close()

@@ -31,8 +31,9 @@ from django_belay.storage.journal.state.store_state import Change
 
 from . import authority as authority_files
 from . import disk, layout
+from .authority import Authority
 from .base import BaseWriter
-from .delta import CatchUp, Followed, move_state
+from .delta import CatchUp, Delta, Followed, move_state
 from .disk import Directory, File
 from .filesystem import Room
 from .initialise import publish_current
@@ -421,19 +422,13 @@ def _switch(journal: Journal, frontier: _Frontier, build: _Build, catch_up: Catc
         _publish(journal, frontier, build)
         _check_digests(build.segments, build, "published_candidate_mismatch")
         catch_up.check_bytes()
+        authority = _turn_to(journal, frontier, build, catch_up, delta)
     except OSError as error:
         journal.tail.poisoned = True
         raise disk.io_error(error, journal.path) from error
     except BaseException:
         journal.tail.poisoned = True
         raise
-    with journal.lock:
-        move_state(journal.state, _followed(build), delta, catch_up.places)
-        journal.state.unwatch(frontier.log)
-        journal.delta = None
-        authority = authority_files.read_authority(journal.ownership.root)
-        journal.adopt(authority, catch_up.position, catch_up.crc)
-        journal.resume_admission()
     reclaimed = reclaim_predecessor(journal.ownership.root, authority)
     return CompactionReport(
         kept_records=build.manifest.tail_first_sequence - 1,
@@ -443,6 +438,25 @@ def _switch(journal: Journal, frontier: _Frontier, build: _Build, catch_up: Catc
         epoch_id=build.manifest.epoch_id,
         reclaimed=reclaimed,
     )
+
+
+def _turn_to(
+    journal: Journal, frontier: _Frontier, build: _Build, catch_up: CatchUp, delta: Delta
+) -> Authority:
+    """Go on in the published generation; a failure here leaves an owner that knows neither."""
+    with journal.lock:
+        authority = authority_files.read_authority(journal.ownership.root)
+        try:
+            move_state(journal.state, _followed(build), delta, catch_up.places)
+            journal.state.unwatch(frontier.log)
+            journal.delta = None
+            journal.adopt(authority, catch_up.position, catch_up.crc)
+        except BaseException:
+            if journal.recovered.authority is not authority:
+                authority.close()
+            raise
+        journal.resume_admission()
+    return authority
 
 
 def _publish(journal: Journal, frontier: _Frontier, build: _Build) -> None:

@@ -74,6 +74,7 @@ class CatchUp:
         self._reader = SegmentReader(base.segments)
         self._revisions: dict[bytes, int] = {}
         self._next_order = next_order
+        self._framed: Delta | None = None
         self._checked_size = self._size = HEADER_BYTES
         self._sequence = manifest.tail_first_sequence
 
@@ -94,12 +95,29 @@ class CatchUp:
                     refuse("resource_limit", "online_delta_too_large", self._checked_size),
                     path=self._base.tail.path,
                 )
-            if (kind, schema) == (8, 1):
-                self._check_mutation(payload)
-                continue
-            for job_id in _touched(kind, schema, payload):
-                if job_id in self._base.expired:
-                    raise _mismatch(self._base, job_id, "expired job")
+            if (kind, schema) == (131, 1):
+                self._check_frame(payload)
+            elif self._framed is not None:
+                self._framed.append((kind, schema, payload))
+            else:
+                self._check_record(kind, schema, payload)
+
+    def _check_frame(self, payload: bytes) -> None:
+        """What a frame brackets counts when it commits; aborted, it never did."""
+        mark = decode_payload(131, 1, payload, "tail")
+        assert isinstance(mark, Frame)
+        framed, self._framed = self._framed, [] if mark.mark == "begin" else None
+        if mark.mark == "commit":
+            for kind, schema, payload in framed or ():
+                self._check_record(kind, schema, payload)
+
+    def _check_record(self, kind: int, schema: int, payload: bytes) -> None:
+        if (kind, schema) == (8, 1):
+            self._check_mutation(payload)
+            return
+        for job_id in _touched(kind, schema, payload):
+            if job_id in self._base.expired:
+                raise _mismatch(self._base, job_id, "expired job")
 
     def _check_mutation(self, payload: bytes) -> None:
         job_id, _, expected, revision, _ = PREFIX.unpack_from(payload)

@@ -22,10 +22,10 @@ def reclaim_predecessor(root: Directory, authority: Authority) -> bool:
     if source is None or source == authority.current.epoch_id:
         return True
     name = layout.epoch_name(source)
-    info = disk.entry_stat(authority.epochs, name)
-    if info is None:
-        return True
     try:
+        info = disk.entry_stat(authority.epochs, name)
+        if info is None:
+            return True
         if authority_files.read_metadata(root, layout.CURRENT) != authority.current_bytes:
             return False
         if not stat.S_ISDIR(info.st_mode):
