@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +218,51 @@ def test_waiting_threads_learn_that_the_write_failed(root: str) -> None:
             thread.join()
     assert sorted(seen) == ["eio", "poisoned", "poisoned"]
     journal.close()
+
+
+def test_records_of_another_thread_are_kept_out_of_an_open_frame(root: str) -> None:
+    """Taken for the frame's they would be acknowledged, and gone when it is aborted."""
+    with own(root) as journal:
+        journal.submit([Frame(mark="begin", operation="big")])
+        with ThreadPoolExecutor(1) as pool:
+            with pytest.raises(JournalError) as caught:
+                pool.submit(journal.append, [insertion(1)]).result()
+            assert caught.value.refusal == "mutation_not_admitted"
+            journal.append([Frame(mark="abort", operation="big")])
+            pool.submit(journal.append, [insertion(1)]).result()
+    with own(root) as journal:
+        assert len(journal.state.jobs) == 1
+
+
+@pytest.mark.parametrize("writer", ["inline", "scribe"])
+def test_a_forked_child_does_not_hold_the_store(root: str, writer: str) -> None:
+    ours, theirs = os.pipe()
+    journal = own(root, writer=writer)
+    child = os.fork()
+    if child == 0:
+        os.close(theirs)
+        os.read(ours, 1)  # until the parent is done with it
+        os._exit(0)
+    try:
+        os.close(ours)
+        journal.append([insertion(1)])
+        journal.close()  # a scribe ends once nobody holds the other end of its pipe
+        with own(root) as again:
+            assert len(again.state.jobs) == 1
+    finally:
+        os.close(theirs)
+        os.waitpid(child, 0)
+
+
+def test_a_child_that_closes_the_journal_takes_nothing_from_its_owner(root: str) -> None:
+    with own(root, writer="scribe") as journal:
+        child = os.fork()
+        if child == 0:
+            try:
+                journal.close()
+            finally:
+                os._exit(0 if journal.closed else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        journal.append([insertion(1)])
+        with pytest.raises(JournalError):
+            own(root)

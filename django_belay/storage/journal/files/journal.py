@@ -69,6 +69,7 @@ class Journal:
         self.delta: list[tuple[int, int, bytes]] | None = None
         self.compacting = threading.Lock()
         self.closed = False
+        self._framing = threading.get_ident() if recovered.state.open_frame is not None else None
         self._process_id = os.getpid()
 
     @property
@@ -95,7 +96,8 @@ class Journal:
         """Apply records together and plan their bytes; the sequence to :meth:`wait` for.
 
         All of them are applied or, when one is refused, none; nothing is written then. Whoever
-        leaves a frame open holds ``lock`` until a later call has closed it.
+        leaves a frame open holds ``lock`` until a later call has closed it; records of another
+        thread would be taken for the frame's, and are refused.
 
         Raises:
             JournalFull: There is no room; nothing changed.
@@ -121,6 +123,7 @@ class Journal:
                 self.tail.planned = planned
                 self.tail.poisoned = True
                 raise
+            self._framing = threading.get_ident() if self.state.open_frame is not None else None
             self._room.promised += size
             self._join(runs)
             if self.delta is not None:
@@ -264,6 +267,10 @@ class Journal:
         self._check_process()
         if self.closed or not self._admits:
             raise located(refuse("argument", "mutation_not_admitted"), path=self.path)
+        if self._framing is not None and self._framing != threading.get_ident():
+            raise located(
+                refuse("argument", "mutation_not_admitted", "another thread's frame is open"), path=self.path
+            )
         if self.tail.poisoned:
             raise located(refuse("io", "poisoned"), path=self.path)
 

@@ -9,7 +9,7 @@ import stat
 
 from django_belay.storage.journal.format.refusal import located, refuse
 
-from . import disk, layout, scribe
+from . import disk, forked, layout, scribe
 from .disk import Directory, File
 
 
@@ -23,6 +23,7 @@ class Ownership:
     def __init__(self, root: Directory, lock: File) -> None:
         self.root = root
         self.lock = lock
+        forked.hold(lock.fd)
 
     def recheck(self) -> None:
         """Refuse when root or lock are no longer what was locked."""
@@ -50,6 +51,7 @@ class Ownership:
 
     def release(self) -> None:
         """Give the store up (or leave it to the scribe, which ends with its pipe)."""
+        forked.let_go(self.lock.fd)
         self.lock.close()
         self.root.close()
 

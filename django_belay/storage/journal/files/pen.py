@@ -14,7 +14,7 @@ import sys
 import threading
 from typing import Protocol
 
-from . import disk, fail, scribe
+from . import disk, fail, forked, scribe
 from .disk import Directory, File
 from .fail import Step
 from .ownership import Ownership
@@ -98,6 +98,7 @@ class ScribePen:
                 close_fds=True,
             )
         self._socket = ours
+        forked.hold(ours.fileno())
         self._slots: dict[int, int] = {}
         self._lock = threading.Lock()
 
@@ -138,6 +139,7 @@ class ScribePen:
         self._call("C", scribe.SLOT.pack(self._slots.pop(file.fd)))
 
     def close(self) -> None:
+        forked.let_go(self._socket.fileno())
         self._socket.close()
         self._process.wait()
 
