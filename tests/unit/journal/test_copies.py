@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from django_belay.exceptions import JournalError
+from django_belay.storage.journal.files import disk
 from django_belay.storage.journal.files.compaction import compact
 from django_belay.storage.journal.files.copy import CopyOptions, backup, restore
 from django_belay.storage.journal.files.initialise import initialise
@@ -196,3 +198,24 @@ def test_copies_of_the_lock_alone_are_not_a_store(base: str) -> None:
     assert refusal(inspect, f"{base}/s") == "initialization_required"
     shutil.rmtree(f"{base}/s")
     assert refusal(inspect, f"{base}/s") == "existing_root_or_lock_missing"
+
+
+def test_salvage_names_the_file_it_could_not_read(
+    root: str, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failing disk is not damage: nothing is left out for it, and the path is the source's."""
+    damaged = tail_file(root)
+    original = disk.read_exactly
+    held = os.stat(damaged)
+
+    def failing(fd: int, offset: int, size: int) -> bytes:
+        info = os.fstat(fd)
+        if (info.st_dev, info.st_ino) == (held.st_dev, held.st_ino):
+            raise OSError(errno.EIO, "injected")
+        return original(fd, offset, size)
+
+    monkeypatch.setattr(disk, "read_exactly", failing)
+    with pytest.raises(JournalError) as caught:
+        salvage(root, f"{base}/saved", durability="write")
+    assert (caught.value.refusal, caught.value.path) == ("eio", str(damaged))
+    assert not os.path.exists(f"{base}/saved")

@@ -103,6 +103,8 @@ class _Prefix:
                         self._progress(scanned.sequence, before + scanned.offset, total)
                     self._take(scanned, segment_id, in_base=segment_id <= base)
             except JournalError as error:
+                if error.kind == "io":  # not damage: what could not be read may be whole
+                    raise
                 fault = located(
                     error, path=self.authority.segments.child(name), last_good_sequence=self.last_good
                 )
@@ -178,21 +180,29 @@ def salvage(
 
 def scan_segment(authority: Authority, segment_id: int, *, highest: bool) -> Iterator[Scanned]:
     """Draw one segment's records; a base segment is compared with the manifest first."""
-    file = disk.open_file(authority.segments, segment_name(segment_id))
+    name = segment_name(segment_id)
     try:
-        size = os.fstat(file.fd).st_size
-        bases = authority.manifest.base_segments
-        if segment_id <= len(bases):
-            _check_base(file, size, bases[segment_id - 1])
-        yield from SegmentScan(
-            lambda position, count: disk.read_exactly(file.fd, position, count),
-            size,
-            expected_id=segment_id,
-            expected_store=authority.store_id,
-            highest=highest,
-        )
-    finally:
-        file.close()
+        file = disk.open_file(authority.segments, name)
+        try:
+            yield from _scan_file(authority, file, segment_id, highest=highest)
+        finally:
+            file.close()
+    except OSError as error:
+        raise disk.io_error(error, authority.segments.child(name)) from error
+
+
+def _scan_file(authority: Authority, file: File, segment_id: int, *, highest: bool) -> Iterator[Scanned]:
+    size = os.fstat(file.fd).st_size
+    bases = authority.manifest.base_segments
+    if segment_id <= len(bases):
+        _check_base(file, size, bases[segment_id - 1])
+    yield from SegmentScan(
+        lambda position, count: disk.read_exactly(file.fd, position, count),
+        size,
+        expected_id=segment_id,
+        expected_store=authority.store_id,
+        highest=highest,
+    )
 
 
 def _check_base(file: File, size: int, base: BaseSegment) -> None:
