@@ -7,7 +7,6 @@ Contract: §3 ``belay_crons``, §8.5; rules 2, 35.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -16,7 +15,7 @@ from typing import Any
 from django_belay import conf
 from django_belay._enqueue import row_maker
 from django_belay._options import check_name, merge
-from django_belay.contract.encryption import decrypt, is_encrypted
+from django_belay.contract.encryption import is_encrypted, plain
 from django_belay.contract.job import NewJob
 from django_belay.contract.json_value import dump_jsonb
 from django_belay.exceptions import ConfigurationError, InvalidCron
@@ -79,7 +78,7 @@ def _build_encrypted(
     """The input stays as it is; it is only opened where a callable key asks for its arguments."""
 
     def decode(sealed: dict[str, Any]) -> Mapping[str, Any]:
-        return definition.codec.decode(json.loads(decrypt(sealed, conf.get().encryption_keys)))
+        return definition.codec.decode(plain(sealed, conf.get().encryption_keys))
 
     # Its JSON was measured before it was encrypted.
     return row_maker(definition.kind, options, now=now, decode=decode).make(value, b"")

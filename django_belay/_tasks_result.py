@@ -10,9 +10,8 @@ from typing import Any
 from django_belay import conf
 from django_belay._tasks_compat import AnyResult, AnyTask, TaskError, TaskResult, TaskResultStatus
 from django_belay.contract import envelope
-from django_belay.contract.encryption import decrypt, is_encrypted
+from django_belay.contract.encryption import plain
 from django_belay.contract.job import Job, Step
-from django_belay.contract.json_value import loads
 from django_belay.contract.state import State
 
 #: In ``meta``: the alias under ``TASKS`` that the task was enqueued through.
@@ -77,9 +76,7 @@ def amend(result: AnyResult, **changes: Any) -> None:
 
 def arguments_of(job: Job) -> tuple[list[Any], dict[str, Any]]:
     """The task's arguments; none where the row was not written by this backend."""
-    value = job.input
-    if is_encrypted(value):
-        value = loads(decrypt(value, conf.get().encryption_keys))
+    value = plain(job.input, conf.get().encryption_keys)
     if not isinstance(value, dict):
         return [], {}
     args, kwargs = value.get("args", []), value.get("kwargs", {})

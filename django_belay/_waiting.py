@@ -32,16 +32,21 @@ def await_result(job_id: int, *, timeout: float | None = None) -> JSON:
         JobFailed, JobCancelled, BudgetExceeded: How the job ended instead.
         ResultTimeout: It has not ended in time; it goes on.
         JobNotFound: It is gone.
-        ConfigurationError: An endless wait inside the caller's transaction.
+        ConfigurationError: Inside the caller's transaction, an endless wait, or any for a job that
+            was enqueued in it.
     """
     check_id(job_id)
     if timeout is None:
         _refuse_endless_wait()
+    has_looked = False
     with ResultHint(job_id, after_s=HINTS_AFTER_S) as hint:
         for pause in pauses(timeout, first_s=FIRST_POLL_S, last_s=LAST_POLL_S):
             job = get_row(job_id)
             if is_terminal(job.state):
                 return _result_of(job)
+            if not has_looked:
+                _refuse_own(job_id)
+                has_looked = True
             hint.wait(pause)
     raise _too_late(job_id, timeout)
 
@@ -51,10 +56,14 @@ async def aawait_result(job_id: int, *, timeout: float | None = None) -> JSON:
     check_id(job_id)
     if timeout is None:
         await sync_to_async(_refuse_endless_wait)()
+    has_looked = False
     for pause in pauses(timeout, first_s=FIRST_POLL_S, last_s=LAST_POLL_S):
         job = await sync_to_async(get_row)(job_id)
         if is_terminal(job.state):
             return _result_of(job)
+        if not has_looked:
+            await sync_to_async(_refuse_own)(job_id)
+            has_looked = True
         await asyncio.sleep(pause)
     raise _too_late(job_id, timeout)
 
@@ -64,6 +73,17 @@ def _refuse_endless_wait() -> None:
         raise ConfigurationError(
             "waiting for a result without a timeout inside a transaction: no worker sees a job that was "
             "enqueued in it before it commits. Wait after the atomic() block, or give a timeout"
+        )
+
+
+def _refuse_own(job_id: int) -> None:
+    session = storage_for_client().session
+    if not session.is_in_callers_transaction():
+        return
+    if session.run("is_uncommitted", {"id": job_id}) == [(True,)]:
+        raise ConfigurationError(
+            f"waiting for the result of job {job_id} inside the transaction that enqueued or changed it: no worker "
+            "can end it before that commits. Wait after the atomic() block"
         )
 
 

@@ -6,7 +6,8 @@ Every message says what was found and its hint how to mend it. Ids never change:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from django.apps import AppConfig
@@ -15,8 +16,10 @@ from django.core import checks
 from django.db import connections, router
 
 from django_belay import conf
+from django_belay._cron_job import build_job, settings_entries
 from django_belay._setting import Problem
-from django_belay.exceptions import ConfigurationError
+from django_belay.contract.cron import find_zone, parse_schedule
+from django_belay.exceptions import BelayError, ConfigurationError, InvalidCron, InvalidInput, PayloadTooLarge
 from django_belay.registry import JobDefinition, registry
 
 DATABASE_PATH = 'BELAY["STORAGE"]["OPTIONS"]["database"]'
@@ -34,6 +37,8 @@ def check_belay(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> lis
         messages += _job(definition, found)
     messages += _chunk_queues(registry)
     messages += _crons(found)
+    if not problems:
+        messages += _cron_jobs()
     return messages
 
 
@@ -138,9 +143,40 @@ def _chunk_queues(definitions: Iterable[JobDefinition]) -> Iterator[checks.Check
 
 def _crons(found: conf.Settings) -> Iterator[checks.CheckMessage]:
     for cron in found.crons.values():
+        yield from _cron_fault(cron.name, "expression", partial(parse_schedule, cron.expression))
+        yield from _cron_fault(cron.name, "timezone", partial(find_zone, cron.timezone))
         if cron.kind not in registry:
             yield checks.Warning(
                 f'BELAY["CRONS"]["{cron.name}"]["kind"] is {cron.kind!r}, which no job is registered under.',
                 hint="Correct it, unless it is another SDK's.",
                 id="belay.W004",
             )
+
+
+def _cron_jobs() -> Iterator[checks.CheckMessage]:
+    """Entries whose job could not be made, every time its slot comes."""
+    for entry in settings_entries().values():
+        yield from _cron_fault(entry.name, "options", partial(build_job, entry, conf.clock().now()))
+
+
+def _cron_fault(name: str, key: str, look: Callable[[], object]) -> Iterator[checks.CheckMessage]:
+    try:
+        look()
+    except (InvalidInput, PayloadTooLarge) as error:
+        yield _cron_error(name, "input", error, "Give the arguments that the job's function takes, by name.")
+    except InvalidCron as error:
+        yield _cron_error(name, key, error, "Correct it, or remove the entry.")
+    except BelayError:
+        pass  # a missing key, for one: said of the job itself
+    except Exception as error:  # a callable of the job, as unique= may be
+        yield _cron_error(name, "input", error, "Its job cannot be made of this input; correct one of them.")
+
+
+def _cron_error(name: str, key: str, error: Exception, hint: str) -> checks.Error:
+    found, _, mend = str(error).partition("; ")
+    said = found if isinstance(error, BelayError) else f"{type(error).__name__}: {error}"
+    return checks.Error(
+        f'BELAY["CRONS"]["{name}"]["{key}"]: {said.rstrip(".")}.',
+        hint=mend[:1].upper() + mend[1:] if mend else hint,
+        id="belay.E011",
+    )

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from django_belay.contract.json_value import loads
 from django_belay.exceptions import ConfigurationError, InvalidInput
 
 if TYPE_CHECKING:
@@ -87,6 +88,17 @@ def decrypt(value: Mapping[str, Any], keys: Sequence[Key]) -> bytes:
         "add the key it was encrypted with",
         path="input",
     )
+
+
+def plain(input: Any, keys: Sequence[Key]) -> Any:
+    """An input in the clear, whether it is stored encrypted or not.
+
+    Raises:
+        InvalidInput, ConfigurationError: As :func:`decrypt`.
+
+    Contract: §3 ``input``.
+    """
+    return loads(decrypt(input, keys)) if is_encrypted(input) else input
 
 
 def _open(cipher: AESGCM, iv: bytes, sealed: bytes) -> bytes | None:

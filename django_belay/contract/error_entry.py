@@ -57,6 +57,12 @@ def named_entry(name: str, *, attempt: int, at: datetime, detail: str | None = N
     return {**entry, "attempt": attempt, "at": iso(at)}
 
 
+def told(entry: Mapping[str, JSON]) -> str:
+    """An entry as people read it: the exception's type and its message, empty where neither is there."""
+    error, kind = str(entry.get("error", "")), str(entry.get("type", ""))
+    return f"{kind}: {error}" if kind and error and kind != error else error or kind
+
+
 def storable_entry(entry: Mapping[str, JSON]) -> dict[str, JSON]:
     """An entry that ``jsonb`` takes: text cleaned and cut, odd values as text, the whole bounded."""
     cleaned = {_key(key): _clean_member(key, value) for key, value in entry.items()}

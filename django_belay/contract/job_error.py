@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django_belay.contract.error_entry import told
 from django_belay.contract.job import JSON
 from django_belay.contract.state import State
 from django_belay.exceptions import BudgetExceeded, JobCancelled, JobError, JobFailed
@@ -17,11 +18,11 @@ def job_error(
     if state == "cancelled":
         reason = last.get("reason") or "no reason was given"
         return JobCancelled(f"job {job_id} ({kind}) was cancelled: {reason}", job_id=job_id, errors=entries)
-    told = str(last.get("error", "no error was recorded"))
-    error = BudgetExceeded if told == "budget_exceeded" else JobFailed
+    text = told(last) or "no error was recorded"
+    error = BudgetExceeded if last.get("error") == "budget_exceeded" else JobFailed
     detail = f" ({last['detail']})" if error is BudgetExceeded and "detail" in last else ""
     return error(
-        f"job {job_id} ({kind}) failed at attempt {attempt} of {max_attempts}: {told}{detail}",
+        f"job {job_id} ({kind}) failed at attempt {attempt} of {max_attempts}: {text}{detail}",
         job_id=job_id,
         errors=entries,
     )

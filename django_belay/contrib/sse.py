@@ -68,7 +68,7 @@ def event_stream(
     if after is None:
         return HttpResponseBadRequest("Last-Event-ID is no number of an event", content_type="text/plain")
     handle = _permitted(request, job_id, permission)
-    clock = _Clock(heartbeat, max_duration)
+    clock = _Pulse(heartbeat, max_duration)
     if isinstance(request, ASGIRequest):
         frames: Any = _aframes(apages(handle, after=after, poll=poll), clock)
     else:
@@ -100,7 +100,7 @@ def _permitted(request: HttpRequest, job_id: int, permission: Permission) -> Job
 # -- frames ------------------------------------------------------------------------------
 
 
-class _Clock:
+class _Pulse:
     """When a heartbeat is due, and when the response has lasted long enough."""
 
     def __init__(self, heartbeat: float, max_duration: float) -> None:
@@ -124,7 +124,7 @@ class _Clock:
         return time.monotonic() >= self._ends_at
 
 
-def _frames(found: Generator[Page, None, None], clock: _Clock) -> Iterator[bytes]:
+def _frames(found: Generator[Page, None, None], clock: _Pulse) -> Iterator[bytes]:
     yield RETRY
     try:
         with closing(found):
@@ -137,7 +137,7 @@ def _frames(found: Generator[Page, None, None], clock: _Clock) -> Iterator[bytes
         yield end_frame(None)
 
 
-async def _aframes(found: AsyncGenerator[Page, None], clock: _Clock) -> AsyncIterator[bytes]:
+async def _aframes(found: AsyncGenerator[Page, None], clock: _Pulse) -> AsyncIterator[bytes]:
     yield RETRY
     try:
         async with aclosing(found):

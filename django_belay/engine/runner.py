@@ -16,15 +16,15 @@ from asgiref.sync import async_to_sync
 
 from django_belay.contract import envelope
 from django_belay.contract.backoff import unknown_kind_delay
-from django_belay.contract.encryption import decrypt, is_encrypted
-from django_belay.contract.error_entry import named_entry
+from django_belay.contract.encryption import is_encrypted, plain
+from django_belay.contract.error_entry import clean_text, named_entry, told
 from django_belay.contract.job import Job, Lease, NewJob
-from django_belay.contract.json_value import loads
 from django_belay.contract.outcome import (
     CANCEL_REQUESTED,
     Cancelled,
     Failed,
     Outcome,
+    Retried,
     Snoozed,
     Succeeded,
 )
@@ -162,9 +162,7 @@ class Runner:
 
     def plain_input(self, job: Job) -> Any:
         """The input in the clear: it exists in this process alone, and only while the job runs."""
-        if not is_encrypted(job.input):
-            return job.input
-        return loads(decrypt(job.input, self._services.options.encryption_keys))
+        return plain(job.input, self._services.options.encryption_keys)
 
     # -- ends ------------------------------------------------------------------------
 
@@ -282,6 +280,17 @@ def _log_end(job: Job, outcome: Outcome | None, duration_s: float, error: BaseEx
             exc_info=error,
             extra=job_facts(job, outcome, duration_s),
         )
+    elif type(outcome) is Retried:
+        worker_log.warning(
+            "job %s (%s) failed on attempt %s of %s and runs again at %s: %s",
+            job.id,
+            job.kind,
+            job.attempt,
+            job.max_attempts,
+            f"{outcome.ready_at:%Y-%m-%d %H:%M:%S}Z",
+            _first_line(job, outcome),
+            extra=job_facts(job, outcome, duration_s),
+        )
     elif worker_log.isEnabledFor(10):
         worker_log.debug(
             "job %s (%s) ended: %s after %.3f s",
@@ -291,3 +300,11 @@ def _log_end(job: Job, outcome: Outcome | None, duration_s: float, error: BaseEx
             duration_s,
             extra=job_facts(job, outcome, duration_s),
         )
+
+
+def _first_line(job: Job, outcome: Retried) -> str:
+    """What an attempt died of, in one short line; of an encrypted job the type alone."""
+    if is_encrypted(job.input):
+        return str(outcome.error.get("type", "an error"))
+    first, *_ = told(outcome.error).splitlines() or ["an error"]
+    return clean_text(first, max_bytes=300)

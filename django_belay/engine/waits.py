@@ -44,7 +44,7 @@ class Wait:
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
-class Outcome:
+class WaitEnd:
     """How a wait ended: with a payload, and when it was sent; or with neither at its deadline."""
 
     payload: JSON = None
@@ -118,25 +118,25 @@ class Waits:
 
     # -- one wait --------------------------------------------------------------------
 
-    def _journaled(self, wait: Wait) -> Outcome | None:
+    def _journaled(self, wait: Wait) -> WaitEnd | None:
         step = self._steps.find(names.await_step(wait.name, wait.occurrence))
         return None if step is None else _read_outcome(step)
 
-    def _observe(self, wait: Wait) -> Outcome:
+    def _observe(self, wait: Wait) -> WaitEnd:
         """See whether the wait has ended; park where it has not."""
         record = self._record(wait)
         newer_than = record.newer_than if record is not None else self._last_seen(wait)
         signal = self._find(wait.read_scopes, wait.name, newer_than)
         if signal is not None:
-            return self._conclude(wait, Outcome(payload=signal.payload, inserted_at=signal.inserted_at))
+            return self._conclude(wait, WaitEnd(payload=signal.payload, inserted_at=signal.inserted_at))
         now = self._services.clock.now()
         if record is None:
             until = None if wait.timeout is None else now + wait.timeout
             if until is not None and until <= now:
-                return self._conclude(wait, Outcome())
+                return self._conclude(wait, WaitEnd())
             record = self._begin(wait, until, newer_than)
         elif (record.until is not None and record.until <= now) or self._was_timed_out(wait, record):
-            return self._conclude(wait, Outcome())
+            return self._conclude(wait, WaitEnd())
         raise Park(
             scope=names.job_scope(self._run.job.id) if wait.scope is None else wait.scope,
             name=wait.name,
@@ -157,7 +157,7 @@ class Waits:
         assert written is not None
         return written
 
-    def _conclude(self, wait: Wait, outcome: Outcome) -> Outcome:
+    def _conclude(self, wait: Wait, outcome: WaitEnd) -> WaitEnd:
         """Journal the outcome; another run's, where it was first."""
         step = names.await_step(wait.name, wait.occurrence)
         self._steps.record(step, _write_outcome(outcome))
@@ -291,18 +291,18 @@ def as_timeout(value: float | timedelta | None) -> timedelta | None:
 # -- what the reserved steps hold ----------------------------------------------------
 
 
-def _write_outcome(outcome: Outcome) -> dict[str, JSON]:
+def _write_outcome(outcome: WaitEnd) -> dict[str, JSON]:
     if outcome.inserted_at is None:
         return {"timeout": True}
     return {"payload": outcome.payload, "inserted_at": iso(outcome.inserted_at)}
 
 
-def _read_outcome(step: Step) -> Outcome:
+def _read_outcome(step: Step) -> WaitEnd:
     match _decoded(step):
         case {"timeout": True}:
-            return Outcome()
+            return WaitEnd()
         case {"payload": payload, "inserted_at": text} if (instant := instant_of(text)) is not None:
-            return Outcome(payload=payload, inserted_at=instant)
+            return WaitEnd(payload=payload, inserted_at=instant)
     raise _foreign(step)
 
 

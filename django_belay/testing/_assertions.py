@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from django_belay import conf
-from django_belay.contract.encryption import decrypt, is_encrypted
+from django_belay.contract.encryption import is_encrypted, plain
 from django_belay.contract.job import Job
-from django_belay.contract.json_value import loads
 from django_belay.db import storage_for_client
 from django_belay.exceptions import BelayError
 from django_belay.handles import JobHandle
@@ -111,9 +110,7 @@ def _kinds(job: object) -> tuple[str, ...]:
 
 def _arguments(row: Job) -> dict[str, Any]:
     """A row's arguments by name, typed as the job gets them, with the defaults of its code."""
-    value = row.input
-    if is_encrypted(value):
-        value = loads(decrypt(value, conf.get().encryption_keys))
+    value = plain(row.input, conf.get().encryption_keys)
     definition = registry.find(row.kind)
     if definition is None:
         return value if isinstance(value, dict) else {}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from django_belay.contract import envelope
+from django_belay.contract.encryption import encrypt
 from django_belay.engine.async_context import AsyncJobContext
 from django_belay.engine.context import JobContext
 from django_belay.engine.run import Run
@@ -198,6 +199,32 @@ def test_a_hook_that_exits_changes_nothing(bench: Workbench, name: str, error: B
 
     bench.hook(**{name: hook})
     assert bench.run_once(lambda: 1).state == "succeeded"
+
+
+def test_a_retried_attempt_is_one_line_of_the_log(bench: Workbench, caplog: pytest.LogCaptureFixture) -> None:
+    def fails() -> None:
+        raise TimeoutError("no answer\nfrom the bank")
+
+    bench.run_once(fails)
+    [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "(k) failed on attempt 1 of 20 and runs again at 20" in record.getMessage()
+    assert record.getMessage().endswith("Z: TimeoutError: no answer")
+
+
+def test_of_an_encrypted_job_the_log_says_the_type_alone(
+    store: Storage, clock: SimClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = bytes(32)
+    bench = Workbench(store, clock, encryption_keys=(key,))
+
+    def fails(secret: str) -> None:
+        raise TimeoutError(secret)
+
+    bench.define(fails)
+    bench.add(input=encrypt(b'{"secret": "hunter2"}', [key]))
+    assert bench.run().state == "ready"
+    assert "TimeoutError" in caplog.text
+    assert "hunter2" not in caplog.text
 
 
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.ERROR])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from decimal import Decimal
 from random import Random
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
 
@@ -16,6 +18,7 @@ from django_belay import client
 from django_belay.contract.outcome import Cancelled, Failed, Retried, Succeeded
 from django_belay.exceptions import (
     BudgetExceeded,
+    ConfigurationError,
     InvalidInput,
     JobCancelled,
     JobFailed,
@@ -57,6 +60,8 @@ def test_the_result_comes_decoded() -> None:
     ("outcome", "error", "said"),
     [
         (Failed(error={"error": "boom", "attempt": 1}), JobFailed, "attempt 1 of 20: boom"),
+        (Failed(error={"error": "no", "type": "ValueError"}), JobFailed, "of 20: ValueError: no"),
+        (Failed(error={"error": "KeyError", "type": "KeyError"}), JobFailed, "of 20: KeyError$"),
         (Cancelled(reason="no need"), JobCancelled, "no need"),
         (Failed(error={"error": "budget_exceeded", "detail": "usd"}), BudgetExceeded, "usd"),
     ],
@@ -79,6 +84,38 @@ def test_a_job_that_goes_on_times_out() -> None:
         async_to_sync(job.aresult)(0.001)
     with pytest.raises(InvalidInput, match="timeout"):
         job.result(timeout=-1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_waiting_inside_the_enqueueing_transaction_is_refused_at_once() -> None:
+    other = jobs.echo.enqueue(0)
+
+    def refused(job: client.JobHandle) -> bool:
+        try:
+            job.result(timeout=0)
+        except ConfigurationError as error:
+            return "after the atomic() block" in str(error)
+        except ResultTimeout:
+            return False
+        raise AssertionError("a result of a job that did not run")
+
+    with transaction.atomic():
+        assert not refused(other)
+        job = jobs.echo.enqueue(1)
+        with transaction.atomic():
+            inner = jobs.echo.enqueue(2)
+        assert (refused(job), refused(inner), refused(other)) == (True, True, False)
+        with ThreadPoolExecutor(1) as pool:  # committed later than this transaction began
+            later = pool.submit(enqueue_elsewhere).result()
+        assert not refused(later)
+    assert not refused(job)
+
+
+def enqueue_elsewhere() -> client.JobHandle:
+    try:
+        return jobs.echo.enqueue(3)
+    finally:
+        connection.close()
 
 
 def test_a_job_that_is_gone_is_said_to_be() -> None:

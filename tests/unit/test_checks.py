@@ -11,7 +11,7 @@ from django.core.checks import CheckMessage, run_checks
 from django.test import override_settings
 
 import django_belay
-from django_belay import checks, job, registry
+from django_belay import _cron_job, checks, job, registry
 from django_belay.checks import check_belay
 from django_belay.registry import Chunk, Registry
 
@@ -20,7 +20,7 @@ from django_belay.registry import Chunk, Registry
 def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     """A registry that the test fills."""
     fresh = Registry()
-    for module in (registry, checks):
+    for module in (registry, checks, _cron_job):
         monkeypatch.setattr(module, "registry", fresh)
     monkeypatch.setattr("django_belay.jobs.registry", fresh)
     return fresh
@@ -47,6 +47,10 @@ def test_the_tests_own_settings_pass() -> None:
         ({"STORAGE": {"OPTIONS": {"database": "nowhere"}}}, "belay.E006"),
         ({"BUSY_POLL": 2, "IDLE_POLL": 1}, "belay.E008"),
         ({"CRONS": {"a": {}}}, "belay.E010"),
+        ({"CRONS": {"a": {"expression": "@dayly", "kind": "x"}}}, "belay.E011"),
+        ({"CRONS": {"a": {"expression": "@daily", "kind": "x", "timezone": "Mars"}}}, "belay.E011"),
+        ({"CRONS": {"a": {"expression": "@daily", "kind": "x", "options": {"color": 1}}}}, "belay.E011"),
+        ({"QUEUES": {"a": {"rate": {"allowed": 1}}}}, "belay.E003"),
         ({"ENCRYPTION_KEYS": [b""]}, "belay.E012"),
         ({"CLOCK": "tests.nowhere.Clock"}, "belay.E013"),
         ({"CRONS": {"a": {"expression": "@daily", "kind": "no.such"}}}, "belay.W004"),
@@ -56,6 +60,30 @@ def test_a_finding_has_its_id_and_a_hint(belay: dict[str, Any], id: str) -> None
     messages = found(**belay)
     assert id in messages
     assert all(message.hint for message in messages.values())
+
+
+@pytest.mark.usefixtures("empty_registry")
+def test_a_schedule_is_checked_down_to_its_job() -> None:
+    @job(kind="shop.digest")
+    def digest(days: int) -> None: ...
+
+    def said(**entry: Any) -> str:
+        message = found(CRONS={"a": {"expression": "@daily", "kind": "shop.digest", **entry}})["belay.E011"]
+        return f"{message.msg} {message.hint}"
+
+    assert 'BELAY["CRONS"]["a"]["expression"]' in said(expression="61 * * * *", input={"days": 1})
+    assert "five fields" in said(expression="* * *", input={"days": 1})
+    assert 'BELAY["CRONS"]["a"]["timezone"]' in said(timezone="Europe/Berlim", input={"days": 1})
+    assert 'BELAY["CRONS"]["a"]["options"]' in said(options={"priority": "high"}, input={"days": 1})
+    assert 'BELAY["CRONS"]["a"]["input"]' in said(input={"days": "many"})
+    assert 'BELAY["CRONS"]["a"]["input"]' in said()
+    good = {
+        "expression": "0 8 * * 1-5",
+        "kind": "shop.digest",
+        "input": {"days": 7},
+        "timezone": "Europe/Berlin",
+    }
+    assert "belay.E011" not in found(CRONS={"a": good})
 
 
 def test_a_setting_that_is_no_dictionary_is_found() -> None:
