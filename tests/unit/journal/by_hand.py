@@ -7,6 +7,7 @@ asserts instead of refusing, is slow, and serves as the second opinion on what t
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -161,7 +162,7 @@ def read_segment(
 
 
 def read_store(root: Path) -> dict[str, Any]:
-    """Jobs, results and schedules of a store, and its next sequence and availability order."""
+    """Jobs, results, schedules, extended rows and tables, the next sequence and availability order."""
     store = (root / "STORE-V2").read_bytes()[8:24]
     assert (root / "STORE-V2").read_bytes() == marker(store)
     pointer = (root / "CURRENT").read_bytes()
@@ -196,8 +197,17 @@ def read_store(root: Path) -> dict[str, Any]:
         expected = first + len(records)
     return {
         "jobs": reader.jobs, "results": reader.results, "schedules": reader.schedules,
+        "extended": reader.extended, "tables": {name: rows for name, rows in reader.tables.items() if rows},
         "next_sequence": expected, "next_order": reader.order + 1,
     }  # fmt: skip
+
+
+def body_of(data: bytes) -> Any:
+    """The JSON in an extension record: UTF-8, keys sorted, no spaces."""
+    content = json.loads(bytes(data).decode())
+    again = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert again.encode() == data
+    return content
 
 
 class _Reader:
@@ -209,6 +219,9 @@ class _Reader:
         self.schedules: dict[str, dict[str, Any]] = {}
         self.orders: list[int] = []
         self.order = 0
+        self.extended: dict[bytes, tuple[int, dict[str, Any]]] = {}
+        self.tables: dict[str, dict[str, Any]] = {}
+        self.framed: tuple[str, list[tuple[int, int, bytes]]] | None = None
 
     def base(self, kind: int, schema: int, payload: bytes) -> None:
         if (kind, schema) == (7, 1):
@@ -221,11 +234,71 @@ class _Reader:
             self.jobs[job_id] = {**body, "revision": revision, "cycle": cycle, "execution": token}
         elif (kind, schema) == (13, 2):
             self._schedule(read_value(payload))
+        elif (kind, schema) == (129, 1):
+            body = read_value(payload)
+            assert body["job_id"] not in self.jobs
+            assert not self.extended or body["job_id"] > max(self.extended)
+            row = self._row(body)
+            if row.get("order") is not None:
+                self.orders.append(row["order"])
+        elif (kind, schema) == (130, 1):
+            body = read_value(payload)
+            table = self.tables.setdefault(body["table"], {})
+            for key, row in body_of(body["rows"]):
+                assert not table or key > max(table)
+                table[key] = row
         else:
             assert (kind, schema) == (10, 2)
             self._result(read_value(payload))
 
     def tail(self, kind: int, schema: int, payload: bytes) -> None:
+        if kind != 131:
+            if self.framed is None:
+                self._apply(kind, schema, payload)
+            else:
+                self.framed[1].append((kind, schema, payload))
+            return
+        assert schema == 1
+        body = read_value(payload)
+        framed, self.framed = self.framed, None
+        if body["mark"] == "begin":
+            assert framed is None
+            self.framed = body["operation"], []
+            return
+        assert framed is not None
+        assert framed[0] == body["operation"]
+        if body["mark"] == "commit":
+            for item in framed[1]:
+                self._apply(*item)
+        else:
+            assert body["mark"] == "abort"
+
+    def _row(self, body: dict[str, Any]) -> dict[str, Any]:
+        row: dict[str, Any] = body_of(body["row"])
+        self.extended[bytes(body["job_id"])] = row.pop("revision"), row
+        return row
+
+    def _operation(self, body: dict[str, Any]) -> None:
+        effects = body_of(body["effects"])
+        for name, effect in effects.get("jobs", {}).items():
+            job_id = bytes.fromhex(name)
+            assert job_id not in self.jobs
+            if effect is None:
+                del self.extended[job_id]
+                continue
+            revision, row = self.extended.get(job_id, (0, {}))
+            assert effect["revision"] > revision
+            self.extended[job_id] = effect["revision"], {**row, **effect["set"]}
+            self.order = max(self.order, self.extended[job_id][1].get("order") or 0)
+        for name, changes in effects.get("tables", {}).items():
+            table = self.tables.setdefault(name, {})
+            for key, row in changes.items():
+                if row is None:
+                    table.pop(key, None)
+                else:
+                    table[key] = row
+
+    def _apply(self, kind: int, schema: int, payload: bytes) -> None:
         if (kind, schema) == (8, 1):
             job_id, change, before, after, at = struct.unpack_from(">16sBQQQ", payload)
             body = read_value(payload[41:])
@@ -237,6 +310,16 @@ class _Reader:
             self._change(job_id, change, before, at, body)
             return
         body = read_value(payload)
+        if kind in (128, 129):
+            assert schema == 1
+            if kind == 128:
+                self._operation(body)
+            else:
+                held = self.jobs.pop(bytes(body["job_id"]))
+                self.results.pop(bytes(body["job_id"]), None)
+                self._row(body)
+                assert self.extended[bytes(body["job_id"])][0] == held["revision"]
+            return
         if kind == 10:
             self._result(body)
             return
