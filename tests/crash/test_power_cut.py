@@ -281,13 +281,28 @@ def scenario_compact(path: str, history: History, note: Callable[[Journal], None
         note(journal)
 
 
+def scenario_give_up(path: str, history: History, note: Callable[[Journal], None]) -> None:
+    """Called off when the candidate has everything: all of it is removed, and the journal goes on."""
+    with open_journal(path, SYNC) as journal:
+        note(journal)
+        with pytest.raises(JournalError):
+            compact(
+                journal,
+                now_ms=history.now,
+                retention=INFINITY,
+                is_cancelled=lambda: any(Path(path).glob("epochs/.tay-candidate-*/MANIFEST")),
+            )
+        journal.append([history.draw(journal.state)])
+        note(journal)
+
+
 @pytest.mark.parametrize(
     "number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES], ids=["enospc", "eio", "erofs", "eacces"]
 )
-@pytest.mark.parametrize("scenario", [scenario_append, scenario_compact])
+@pytest.mark.parametrize("scenario", [scenario_append, scenario_compact, scenario_give_up])
 def test_failing_system_calls_lose_nothing(base: str, scenario: Any, number: int) -> None:
     """An error at each point in turn: the owner stops or goes on, and what was acknowledged is there."""
-    path, _ = new_store(base, records=8)
+    path, _ = new_store(base, records=60)
     shutil.copytree(path, f"{base}/fresh")
     count = Recorder()
     with fail.arm(count):

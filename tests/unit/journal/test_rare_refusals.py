@@ -91,6 +91,16 @@ def repoint(root: Path, **changes: Any) -> None:
 # -- format -------------------------------------------------------------------
 
 
+def test_fixed_blocks_with_more_or_with_no_owner() -> None:
+    header = by_hand.header(1, 1, STORE)
+    record = by_hand.record(1, 1, 1, b"")
+    footer = by_hand.footer(1, 1, 1, STORE, header + record)
+    error = refused(scan, header + record + footer + b"x")
+    assert (error.refusal, error.details[0]) == ("corrupt_footer", "trailing_footer_bytes")
+    error = refused(scan, by_hand.header(1, 1, bytes(16)))
+    assert (error.refusal, error.details[0]) == ("corrupt_segment_header", "invalid_store_id")
+
+
 def scan(data: bytes) -> None:
     walk = SegmentScan(
         lambda at, size: data[at : at + size], len(data), expected_id=1, expected_store=None, highest=True
