@@ -328,7 +328,7 @@ def _journal(storage: Section) -> JournalOptions:
         profile=options.text("profile", "belay"),
         durability=options.text("durability", "sync"),
         validated_filesystem=options.flag("validated_filesystem", False),
-        segment_bytes=options.optional_integer("segment_bytes", least=4096, most=2**40),
+        segment_bytes=options.optional_integer("segment_bytes", least=16_777_352, most=2**30),
         auto_serve=options.flag("auto_serve", True),
         index_database=options.text("index_database", "belay"),
         transaction_alias=options.text("transaction_alias", "default"),

@@ -131,3 +131,17 @@ def test_worker_options_follow_the_settings() -> None:
 def test_a_middleware_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"MIDDLEWARE.*tests\.nowhere"):
         conf.worker_options()
+
+
+@pytest.mark.parametrize(
+    ("size", "good"),
+    [(16_777_351, False), (16_777_352, True), (2**30, True), (2**30 + 1, False), (None, True)],
+)
+def test_a_segment_holds_the_largest_record_and_no_more_than_the_format_allows(
+    size: int | None, good: bool
+) -> None:
+    options = {"directory": "/var/lib/belay", "segment_bytes": size}
+    path = 'BELAY["STORAGE"]["OPTIONS"]["segment_bytes"]'
+    assert (
+        path not in problems(STORAGE={"BACKEND": "django_belay.storage.journal", "OPTIONS": options})
+    ) is good
