@@ -162,18 +162,33 @@ class Child:
     def _claim_turn(self) -> None:
         if self._stop.is_set():
             return
-        if not self._knows_queues:
-            # A limit or a pause that stands in a row holds from the first claim on.
-            self._apply_queues(self._services.storage.list_queues(), is_told=False)
-        self.producer.turn()
         if self._once:
-            self.producer.start_gathered(all_=True)
-            self.leave(None)
+            self._claim_once()
             return
+        self._learn_queues()
+        self.producer.turn()
         now = time.monotonic()
         if now - self._status_at >= STATUS_S or self.producer.is_idle:
             self._status_at = now
             self._send_status()
+
+    def _learn_queues(self) -> None:
+        """A limit or a pause that stands in a row holds from the first claim on."""
+        if not self._knows_queues:
+            self._apply_queues(self._services.storage.list_queues(), is_told=False)
+
+    def _claim_once(self) -> None:
+        """The one round of ``--once``; one that meets an outage is none, and the exit code says so."""
+        try:
+            self._learn_queues()
+            self.producer.turn()
+            is_down = self.producer.is_down
+        except Unavailable as error:
+            worker_log.warning("no claims: %s", error)
+            is_down = True
+        self.producer.start_gathered(all_=True)
+        self._link.send({"t": "leaving", "down": is_down})
+        self.stop(None)
 
     def _apply_queues(self, rows: Sequence[QueueRow], *, is_told: bool) -> None:
         """Take rows up; what the supervisor sends is never older than what was read here before."""

@@ -76,7 +76,7 @@ class Producer:
         self._rounds = 0
         self._outage = Patience(0.1, 5.0)
         self._idle = Patience(services.options.busy_poll_s, services.options.idle_poll_s)
-        self._is_down = False
+        self.is_down = False
         self._is_held = False
         self.is_idle = False
         self.claimed = 0
@@ -254,12 +254,12 @@ class Producer:
 
     def _went_down(self, error: Unavailable) -> None:
         self.is_idle = False
-        if not self._is_down:
-            self._is_down = True
+        if not self.is_down:
+            self.is_down = True
             worker_log.warning("no claims until the storage answers: %s", error)
 
     def _came_up(self) -> None:
-        if self._is_down:
-            self._is_down = False
+        if self.is_down:
+            self.is_down = False
             self._outage.reset()
             worker_log.info("claims go on")

@@ -9,7 +9,8 @@ child to supervisor
              ``[id, attempt, seconds to renew for or null]``; sent before user code starts
 ``done``     ``j``: ``[id, leased_by]`` pairs it no longer needs renewed
 ``late``     ``j``: pairs whose ack is kept back by an outage
-``leaving``  it ends of its own accord: its one round is over, or it was told by a signal
+``leaving``  it ends of its own accord: its one round is over (``down``: it met an outage), or it was
+             told by a signal
 ``status``   its claim loop turned; counts of running, free, stuck, ran, pending; ``idle``
 ===========  ===================================================================
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import selectors
 import signal
 import socket
@@ -34,6 +35,8 @@ BEAT_S = 5.0
 CHECK_S = 1.0
 # What a stopping child may take beyond the grace: last call, hand-back, exit.
 STOP_MARGIN_S = 12.0
+# What a first answer of the storage may take before a person is told what is waited for.
+SILENT_START_S = 2.0
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -48,7 +51,10 @@ class WorkPlan:
 
 
 class Supervisor:
-    """Spawns children; renews, listens, sweeps and beats for them. ``run`` is the whole life."""
+    """Spawns children; renews, listens, sweeps and beats for them. ``run`` is the whole life.
+
+    ``say`` tells the person at the terminal what the log may keep to itself.
+    """
 
     def __init__(
         self,
@@ -57,10 +63,13 @@ class Supervisor:
         plan: WorkPlan,
         *,
         cron_tick: Callable[[], None] | None = None,
+        say: Callable[[str], object] = lambda _text: None,
     ) -> None:
         self._services = services
         self._options = services.options
         self._plan = plan
+        self._say = say
+        self._said_rss = False
         self._family = Family(spawn, services.options.processes)
         self._held = HeldLeases()
         self._rows: list[list[Any]] | None = None
@@ -132,14 +141,16 @@ class Supervisor:
         return self._exit_code
 
     def _await_schema(self) -> bool:
-        """Check the schema; an outage at the start is waited out like any other."""
+        """Check the schema; an outage at the start is waited out like any other, but for ``--once``."""
         ready = threading.Event()
 
         def check() -> None:
             try:
                 self._services.storage.check_schema()
-            except Unavailable:
-                raise
+            except Unavailable as error:
+                if not self._plan.once:
+                    raise
+                failures.append(error)
             except Exception as error:  # said by the caller, not by the loop
                 failures.append(error)
             ready.set()
@@ -149,9 +160,15 @@ class Supervisor:
         failures: list[Exception] = []
         loop = Loop("schema", check)
         loop.start()
+        say_at = time.monotonic() + SILENT_START_S
         while not ready.is_set() and not self._signals:
             self._receive(TICK_S)
+            if time.monotonic() > say_at and not ready.is_set():
+                say_at = math.inf
+                self._say("no answer from the storage yet; the worker starts when it comes. Ctrl-C ends it.")
         loop.stop()
+        if not ready.is_set() and self._plan.until_empty:
+            self._exit_code = 1
         if failures:
             raise failures[0]
         return ready.is_set()
@@ -229,7 +246,7 @@ class Supervisor:
         plan, status = self._plan, member.status
         if plan.max_jobs and status.get("ran", 0) >= plan.max_jobs:
             return f"it ran {status['ran']} jobs"
-        if plan.max_rss_bytes and (rss_bytes(member.process.pid) or 0) > plan.max_rss_bytes:
+        if plan.max_rss_bytes and self._is_over(member, plan.max_rss_bytes):
             return "it is over its memory limit"
         if status.get("stuck", 0) * 2 >= self._options.concurrency:
             return f"{status['stuck']} of its threads are stuck"
@@ -238,6 +255,23 @@ class Supervisor:
         if self._sources is not None and self._has_changed():
             self._reload_all()
         return None
+
+    def _is_over(self, member: Member, limit: int) -> bool:
+        """Whether a process grew over its limit; one that is over it idle would be replaced for ever."""
+        held, status = rss_bytes(member.process.pid) or 0, member.status
+        if held <= limit:
+            return False
+        if status.get("ran") or status.get("running"):
+            return True
+        if not self._said_rss:
+            self._said_rss = True
+            worker_log.error(
+                "--max-rss is %d MB, and a process that has run no job yet holds %d MB: each is replaced after its "
+                "first jobs; give at least twice that",
+                limit >> 20,
+                held >> 20,
+            )
+        return False
 
     def _has_changed(self) -> bool:
         changed = self._sources.changed() if self._sources else []
@@ -299,6 +333,8 @@ class Supervisor:
                 member.claimed_at = self._services.clock.now()
             case {"t": "leaving"}:
                 member.state = "draining"
+                if message.get("down"):
+                    self._exit_code = 1
             case {"t": "ready", "incarnation": incarnation}:
                 self._welcome(member, incarnation)
 
@@ -416,7 +452,9 @@ class Supervisor:
 
     def _is_stopping(self) -> bool:
         if self._signals and self._stop_deadline is None:
-            worker_log.info("stopping: running jobs have %.0f s", self._options.shutdown_grace_s)
+            text = stop_text(len(self._held), self._options.shutdown_grace_s)
+            worker_log.info("%s", text)
+            self._say(text)
             self._begin_stop()
         return self._stop_deadline is not None
 
@@ -441,6 +479,14 @@ class Supervisor:
         elif time.monotonic() > self._stop_deadline:
             worker_log.error("%d children do not end and are killed", len(self._family.members))
             self._family.kill_all()
+
+
+def stop_text(running: int, grace_s: float) -> str:
+    """What a worker says when it is told to stop."""
+    if not running:
+        return "stopping: no job runs"
+    jobs = "1 job" if running == 1 else f"{running} jobs"
+    return f"stopping: finishing {jobs}, for {grace_s:g} s at most; Ctrl-C again stops now"
 
 
 def _drain(wake: socket.socket) -> None:

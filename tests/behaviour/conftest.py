@@ -75,12 +75,16 @@ def make_child(store: Storage) -> Iterator[MakeChild]:
     made: list[Supervised] = []
 
     def make(
-        function: Callable[..., Any], definition: dict[str, Any] | None = None, **options: Any
+        function: Callable[..., Any],
+        definition: dict[str, Any] | None = None,
+        *,
+        once: bool = False,
+        **options: Any,
     ) -> Supervised:
         clock: Any = SystemClock()
         bench = Workbench(store, clock, **{"busy_poll_s": 0.01, "idle_poll_s": 0.05, **options})
         bench.define(function, **definition or {})
-        made.append(Supervised(bench))
+        made.append(Supervised(bench, once=once))
         return made[-1]
 
     yield make

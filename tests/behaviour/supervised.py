@@ -20,12 +20,12 @@ DEADLINE_S = 20.0
 class Supervised:
     """A child in a thread and the supervisor's end of its channel."""
 
-    def __init__(self, bench: Workbench) -> None:
+    def __init__(self, bench: Workbench, *, once: bool = False) -> None:
         ours, theirs = socket.socketpair()
         self.bench = bench
         self.channel = Channel(ours)
         self.messages: list[Message] = []
-        self.child = Child(bench.services, Channel(theirs), incarnation="bench:1")
+        self.child = Child(bench.services, Channel(theirs), incarnation="bench:1", once=once)
         self._threads = [
             threading.Thread(target=self.child.run, daemon=True),
             threading.Thread(target=self._read, daemon=True),

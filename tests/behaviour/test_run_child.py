@@ -11,7 +11,7 @@ import pytest
 from django_belay.contract.admission import Limits
 from django_belay.contract.job import NewJob
 from django_belay.engine.options import QueueOptions
-from django_belay.exceptions import LeaseLost
+from django_belay.exceptions import LeaseLost, Unavailable
 from django_belay.storage.base import Storage
 from tests.behaviour.supervised import DEADLINE_S, MakeChild, eventually
 
@@ -32,6 +32,26 @@ def test_leases_are_published_before_user_code_and_let_go_after_the_ack(make_chi
     [held] = [m for m in child.messages if m["t"] == "held"]
     assert published == [True]
     assert held["r"].startswith("bench:1:")
+
+
+@pytest.mark.parametrize("operation", ["claim", "list_queues"])
+@pytest.mark.parametrize("is_down", [True, False])
+def test_the_one_round_of_once_says_whether_it_met_an_outage(
+    make_child: MakeChild, monkeypatch: pytest.MonkeyPatch, operation: str, is_down: bool
+) -> None:
+    child = make_child(lambda: None, once=True)
+    job_id = child.add()
+
+    def down(*_: Any, **__: Any) -> Any:
+        raise Unavailable("no answer")
+
+    with monkeypatch.context() as patched:
+        if is_down:
+            patched.setattr(child.bench.storage, operation, down)
+        child.start()
+        [leaving] = eventually(lambda: [m for m in child.messages if m["t"] == "leaving"])
+    assert leaving["down"] is is_down
+    eventually(lambda: child.state(job_id) == ("ready" if is_down else "succeeded"))
 
 
 def test_each_round_has_a_lease_of_its_own(make_child: MakeChild) -> None:

@@ -98,7 +98,7 @@ def test_sigterm_lets_jobs_finish_and_hands_back_the_rest(site: Site, start_work
     site.started("quick")
     site.started("slow")
     worker.terminate()
-    worker.await_log("stopping")
+    worker.await_log("stopping: finishing 2 jobs, for 1.5 s at most; Ctrl-C again stops now")
     late = jobs.marks.enqueue(name="late")
     site.release("quick")
     assert worker.wait() == 0
@@ -259,6 +259,40 @@ def test_liveness_is_the_last_turn_of_the_claim_loop(start_worker: StartWorker) 
 def test_worker_that_cannot_start_its_children_ends_with_an_error(start_worker: StartWorker) -> None:
     worker = start_worker(MIDDLEWARE=["tests.app.worker_jobs.nothing_here"])
     assert worker.wait() != 0
+
+
+def test_a_worker_without_a_database_says_what_it_waits_for_and_why(start_worker: StartWorker) -> None:
+    worker = start_worker(database=nobody_listens(), STORAGE={"OPTIONS": {"connect_timeout": 1}})
+    worker.await_log("no answer from the storage yet")
+    eventually(lambda: "refused" in worker.log, what=lambda: worker.log)
+    worker.terminate()
+    assert worker.wait() == 0
+
+
+def test_once_does_not_wait_for_a_database_and_fails(start_worker: StartWorker) -> None:
+    worker = start_worker("--once", database=nobody_listens(), STORAGE={"OPTIONS": {"connect_timeout": 1}})
+    assert worker.wait() == 1
+    assert "CommandError" in worker.log
+    assert "refused" in worker.log
+
+
+def test_a_memory_limit_below_an_idle_process_is_said_and_replaces_nothing(
+    site: Site, start_worker: StartWorker
+) -> None:
+    worker = start_worker("--max-rss", "1")
+    worker.await_log("--max-rss is 1 MB")
+    assert "is replaced: " not in worker.log
+    job = jobs.marks.enqueue(name="m")
+    eventually(lambda: state(job.id) == "succeeded")
+    worker.await_log("it is over its memory limit")
+
+
+def nobody_listens() -> dict[str, object]:
+    """The database on a port that nobody listens to."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    return {**connections["default"].settings_dict, "HOST": "127.0.0.1", "PORT": port}
 
 
 def _is_alive(pid: int) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -13,7 +15,7 @@ from django_belay.engine.queue_table import QueueTable
 from django_belay.engine.services import Services
 from django_belay.engine.spawn import open_standard_files, spawn
 from django_belay.engine.supervisor import Supervisor, WorkPlan
-from django_belay.exceptions import ConfigurationError, SchemaError
+from django_belay.exceptions import ConfigurationError, SchemaError, Unavailable
 from django_belay.management.child import Overrides
 from django_belay.registry import registry
 
@@ -71,14 +73,18 @@ class Command(BaseCommand):
             reload=given["reload"],
         )
         try:
-            if given["verbosity"] > 0:
-                serves = announcement(overrides.apply(conf.worker_options()))
-                self.stderr.write(serves, str)  # it is no error: not in red
-            code = supervise(overrides, plan)
-        except (ConfigurationError, SchemaError) as error:
+            serves = announcement(overrides.apply(conf.worker_options()))
+            say = self._say if given["verbosity"] > 0 else lambda _text: None
+            say(serves)
+            code = supervise(overrides, plan, say=say)
+        except (ConfigurationError, SchemaError, Unavailable) as error:
             raise CommandError(str(error)) from error
         if code:
             sys.exit(code)
+
+    def _say(self, text: str) -> None:
+        with suppress(OSError):  # the terminal may be gone; the worker goes on
+            self.stderr.write(text, str)  # it is no error: not in red
 
 
 def announcement(options: WorkerOptions) -> str:
@@ -92,7 +98,9 @@ def announcement(options: WorkerOptions) -> str:
     )
 
 
-def supervise(overrides: Overrides, plan: WorkPlan) -> int:
+def supervise(
+    overrides: Overrides, plan: WorkPlan, *, say: Callable[[str], object] = lambda _text: None
+) -> int:
     """Run a supervisor to its end; the exit code."""
     open_standard_files()
     options = overrides.apply(conf.worker_options())
@@ -107,7 +115,7 @@ def supervise(overrides: Overrides, plan: WorkPlan) -> int:
     arguments = ("-m", "django_belay.management.child", overrides.dumps())
     try:
         scheduler = schedules.make_scheduler(storage, clock=services.clock)
-        return Supervisor(services, lambda: spawn(arguments), plan, cron_tick=scheduler.tick).run()
+        return Supervisor(services, lambda: spawn(arguments), plan, cron_tick=scheduler.tick, say=say).run()
     finally:
         storage.close()
 

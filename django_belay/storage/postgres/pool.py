@@ -51,8 +51,9 @@ class PoolSession:
     def __init__(self, connect_params: Mapping[str, Any], options: PoolOptions | None = None) -> None:
         """Open lazily; ``connect_params`` are psycopg's (no pool is made for a bad host)."""
         self._options = options or PoolOptions()
+        self._last_failure: Exception | None = None
         self._pool: ConnectionPool[BoundedConnection] = ConnectionPool(
-            connection_class=BoundedConnection,
+            connection_class=self._connection_class(),
             kwargs=_connection_kwargs(connect_params, self._options),
             min_size=0,
             max_size=self._options.size,
@@ -93,8 +94,31 @@ class PoolSession:
                 yield connection
         except PoolTimeout as error:
             raise Unavailable(
-                f"no PostgreSQL connection within {self._options.connect_timeout_s:g} s"
+                f"no PostgreSQL connection within {self._options.connect_timeout_s:g} s: {self._why()}"
             ) from error
+
+    def _connection_class(self) -> type[BoundedConnection]:
+        """Connections that leave behind why they could not be made: the pool tells nobody."""
+        session = self
+
+        class Told(BoundedConnection):
+            @classmethod
+            def connect(cls, *args: Any, **kwargs: Any) -> Any:
+                try:
+                    connection = super().connect(*args, **kwargs)
+                except Exception as error:
+                    session._last_failure = error
+                    raise
+                session._last_failure = None
+                return connection
+
+        return Told
+
+    def _why(self) -> str:
+        failure = self._last_failure
+        if failure is None:
+            return "all of the pool's are in use, or the server does not answer"
+        return " ".join(str(failure).split())[:500]
 
     def _configure(self, connection: BoundedConnection) -> None:
         connection.answer_within_s = self._options.statement_timeout_s
