@@ -127,6 +127,8 @@ def get(job_id: int) -> JobHandle:
 
     Raises:
         JobNotFound: No job has this id.
+
+    Contract: §10, client.
     """
     return JobHandle.of_job(get_row(job_id))
 
@@ -152,6 +154,8 @@ def list_jobs(
 
     Raises:
         InvalidInput: A part is of another type, or nothing that a row could hold.
+
+    Contract: §3 ``belay_jobs``; rule 4.
     """
     check_number("limit", limit, least=-(2**63), most=2**63 - 1)
     wanted = job_filter(
@@ -195,5 +199,8 @@ def job_filter(
 
 
 def stats() -> list[QueueStats]:
-    """Counts of each queue."""
+    """Counts of each queue's jobs by state, and the age of its oldest ready one.
+
+    Contract: §4.
+    """
     return storage_for_client().storage.queue_stats(now=conf.clock().now())

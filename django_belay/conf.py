@@ -34,6 +34,9 @@ POSTGRES = "django_belay.storage.postgres"
 JOURNAL = "django_belay.storage.journal"
 BACKENDS = (POSTGRES, JOURNAL)
 
+#: What a worker does that was told nothing: the one place where these defaults stand.
+_WORKER = WorkerOptions()
+
 NOTIFY_MODES = ("auto", "always", "off")
 DAY_S = 86_400.0
 
@@ -101,25 +104,25 @@ class Settings:
     journal: JournalOptions | None = None
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)
     crons: Mapping[str, CronSettings] = field(default_factory=dict)
-    concurrency: int = 100
-    processes: int = 1
-    lease_ttl: float = 30.0
-    busy_poll: float = 0.025
-    idle_poll: float = 0.5
-    sweep_interval: float = 5.0
-    cron_interval: float = 20.0
-    sync_interval: float = 5.0
-    shutdown_grace: float = 15.0
-    ack_retry: float = 900.0
+    concurrency: int = _WORKER.concurrency
+    processes: int = _WORKER.processes
+    lease_ttl: float = _WORKER.lease_ttl.total_seconds()
+    busy_poll: float = _WORKER.busy_poll_s
+    idle_poll: float = _WORKER.idle_poll_s
+    sweep_interval: float = _WORKER.sweep_interval_s
+    cron_interval: float = _WORKER.cron_interval_s
+    sync_interval: float = _WORKER.sync_interval_s
+    shutdown_grace: float = _WORKER.shutdown_grace_s
+    ack_retry: float = _WORKER.ack_retry_s
     notify: NotifyMode = "auto"
     retention: Mapping[State, timedelta | None] = field(default_factory=lambda: dict(DEFAULT_RETENTION))
-    signal_ttl: float = 7 * DAY_S
-    max_input_bytes: int = 262_144
-    max_step_bytes: int = MAX_STEP_BYTES
-    max_signal_bytes: int = 262_144
-    max_depth: int = 32
-    strict_steps: bool = False
-    max_attempts: int = 20
+    signal_ttl: float = _WORKER.signal_ttl.total_seconds()
+    max_input_bytes: int = _WORKER.max_input_bytes
+    max_step_bytes: int = _WORKER.max_step_bytes
+    max_signal_bytes: int = _WORKER.max_signal_bytes
+    max_depth: int = _WORKER.max_depth
+    strict_steps: bool = _WORKER.strict_steps
+    max_attempts: int = _WORKER.max_attempts
     backoff: BackoffOption | None = None
     encryption_keys: tuple[bytes | Callable[[], bytes], ...] = field(default=(), repr=False)
     middleware: tuple[str, ...] = ()
@@ -127,6 +130,8 @@ class Settings:
     clock: str | None = None
     node_name: str = ""
 
+
+DEFAULTS = Settings()
 
 KEYS = (
     "STORAGE", "QUEUES", "CRONS", "CONCURRENCY", "PROCESSES", "LEASE_TTL", "BUSY_POLL", "IDLE_POLL",
@@ -262,30 +267,30 @@ def read(raw: object) -> tuple[Settings, list[Problem]]:
         journal=_journal(storage) if backend == JOURNAL else None,
         queues=_queues(root),
         crons=_crons(root),
-        concurrency=root.integer("CONCURRENCY", 100, most=10_000),
-        processes=root.integer("PROCESSES", 1, most=1_000),
-        lease_ttl=root.seconds("LEASE_TTL", 30.0, least=0.1),
-        busy_poll=root.seconds("BUSY_POLL", 0.025, least=0.001),
-        idle_poll=root.seconds("IDLE_POLL", 0.5, least=0.001),
-        sweep_interval=root.seconds("SWEEP_INTERVAL", 5.0, least=0.1),
-        cron_interval=root.seconds("CRON_INTERVAL", 20.0, least=0.1),
-        sync_interval=root.seconds("SYNC_INTERVAL", 5.0, least=0.1),
-        shutdown_grace=root.seconds("SHUTDOWN_GRACE", 15.0),
-        ack_retry=root.seconds("ACK_RETRY", 900.0),
-        notify=root.choice("NOTIFY", "auto", NOTIFY_MODES),
+        concurrency=root.integer("CONCURRENCY", DEFAULTS.concurrency, most=10_000),
+        processes=root.integer("PROCESSES", DEFAULTS.processes, most=1_000),
+        lease_ttl=root.seconds("LEASE_TTL", DEFAULTS.lease_ttl, least=0.1),
+        busy_poll=root.seconds("BUSY_POLL", DEFAULTS.busy_poll, least=0.001),
+        idle_poll=root.seconds("IDLE_POLL", DEFAULTS.idle_poll, least=0.001),
+        sweep_interval=root.seconds("SWEEP_INTERVAL", DEFAULTS.sweep_interval, least=0.1),
+        cron_interval=root.seconds("CRON_INTERVAL", DEFAULTS.cron_interval, least=0.1),
+        sync_interval=root.seconds("SYNC_INTERVAL", DEFAULTS.sync_interval, least=0.1),
+        shutdown_grace=root.seconds("SHUTDOWN_GRACE", DEFAULTS.shutdown_grace),
+        ack_retry=root.seconds("ACK_RETRY", DEFAULTS.ack_retry),
+        notify=root.choice("NOTIFY", DEFAULTS.notify, NOTIFY_MODES),
         retention=_retention(root),
-        signal_ttl=root.seconds("SIGNAL_TTL", 7 * DAY_S, least=1.0),
-        max_input_bytes=root.integer("MAX_INPUT_BYTES", 262_144),
-        max_step_bytes=root.integer("MAX_STEP_BYTES", MAX_STEP_BYTES, most=MAX_STEP_BYTES),
+        signal_ttl=root.seconds("SIGNAL_TTL", DEFAULTS.signal_ttl, least=1.0),
+        max_input_bytes=root.integer("MAX_INPUT_BYTES", DEFAULTS.max_input_bytes),
+        max_step_bytes=root.integer("MAX_STEP_BYTES", DEFAULTS.max_step_bytes, most=MAX_STEP_BYTES),
         # Below the step ceiling (rule 28): a wait journals the payload as a step.
-        max_signal_bytes=root.integer("MAX_SIGNAL_BYTES", 262_144, most=MAX_STEP_BYTES),
-        max_depth=root.integer("MAX_DEPTH", 32, most=MAX_DEPTH),
-        strict_steps=root.flag("STRICT_STEPS", False),
-        max_attempts=root.integer("MAX_ATTEMPTS", 20),
+        max_signal_bytes=root.integer("MAX_SIGNAL_BYTES", DEFAULTS.max_signal_bytes, most=MAX_STEP_BYTES),
+        max_depth=root.integer("MAX_DEPTH", DEFAULTS.max_depth, most=MAX_DEPTH),
+        strict_steps=root.flag("STRICT_STEPS", DEFAULTS.strict_steps),
+        max_attempts=root.integer("MAX_ATTEMPTS", DEFAULTS.max_attempts),
         backoff=_backoff(root),
         encryption_keys=_encryption_keys(root),
         middleware=_texts(root, "MIDDLEWARE"),
-        autodiscover=root.text("AUTODISCOVER", "jobs"),
+        autodiscover=root.text("AUTODISCOVER", DEFAULTS.autodiscover),
         clock=root.optional_text("CLOCK"),
         node_name=root.text("NODE_NAME", platform.node() or "node"),
     )
@@ -304,13 +309,14 @@ def _backend(storage: Section) -> str:
 def _postgres(storage: Section) -> PostgresOptions:
     options = storage.section("OPTIONS")
     options.only(PostgresOptions.__slots__, code="E005")
+    default = PostgresOptions()
     return PostgresOptions(
-        database=options.text("database", "default"),
+        database=options.text("database", default.database),
         listen_dsn=options.optional_text("listen_dsn"),
         pool_size=options.optional_integer("pool_size", most=1_000),
-        prepare=options.flag("prepare", True),
-        statement_timeout=options.seconds("statement_timeout", 30.0, least=0.1),
-        connect_timeout=options.seconds("connect_timeout", 10.0, least=1.0),
+        prepare=options.flag("prepare", default.prepare),
+        statement_timeout=options.seconds("statement_timeout", default.statement_timeout, least=0.1),
+        connect_timeout=options.seconds("connect_timeout", default.connect_timeout, least=1.0),
     )
 
 
@@ -323,15 +329,16 @@ def _journal(storage: Section) -> JournalOptions:
             "directory", "is missing", 'Name the directory to keep the journal in: BASE_DIR / "var/belay".',
             code="E005",
         )  # fmt: skip
+    default = JournalOptions()
     return JournalOptions(
         directory=str(directory or ""),
-        profile=options.text("profile", "belay"),
-        durability=options.text("durability", "sync"),
-        validated_filesystem=options.flag("validated_filesystem", False),
+        profile=options.text("profile", default.profile),
+        durability=options.text("durability", default.durability),
+        validated_filesystem=options.flag("validated_filesystem", default.validated_filesystem),
         segment_bytes=options.optional_integer("segment_bytes", least=16_777_352, most=2**30),
-        auto_serve=options.flag("auto_serve", True),
-        index_database=options.text("index_database", "belay"),
-        transaction_alias=options.text("transaction_alias", "default"),
+        auto_serve=options.flag("auto_serve", default.auto_serve),
+        index_database=options.text("index_database", default.index_database),
+        transaction_alias=options.text("transaction_alias", default.transaction_alias),
     )
 
 

@@ -97,7 +97,10 @@ def put(name: str, **opts: Any) -> QueueInfo:
 
 
 def delete(name: str) -> bool:
-    """Forget what was set at run time, a pause included; whether there was anything."""
+    """Forget what was set at run time, pauses included; whether there was anything.
+
+    Contract: §3 ``belay_queues``; rule 2.
+    """
     return storage_for_client().storage.delete_queue(_check_name(name))
 
 
@@ -129,7 +132,10 @@ def resume(name: str, *, node: str | None = None) -> QueueInfo:
 
 
 def get(name: str) -> QueueInfo:
-    """How a queue is set; one that nobody named has the defaults."""
+    """How a queue is set; one that nobody named has the defaults.
+
+    Contract: §3 ``belay_queues``; rule 2.
+    """
     _check_name(name)
     found = [info for info in list() if info.name == name]
     return found[0] if found else QueueInfo(name=name, effective=QueueOpts(limit=conf.DEFAULT_LIMIT))

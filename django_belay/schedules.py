@@ -90,6 +90,8 @@ def get(name: str) -> Schedule:
 
     Raises:
         InvalidCron: There is none; the message names the nearest.
+
+    Contract: §3 ``belay_crons``; rules 2, 35.
     """
     entries = _Entries.read()
     return entries.describe(entries.find(name), _last_slots())
@@ -103,6 +105,8 @@ def next_runs(name: str, *, count: int = 5, after: datetime | None = None) -> Se
 
     Raises:
         InvalidCron: There is no such entry, or its expression or zone is broken.
+
+    Contract: §8.5; rule 35.
     """
     if type(count) is not int or not 0 <= count <= MAX_NEXT_RUNS:
         raise InvalidCron(f"count={count!r:.60}: give a whole number from 0 to {MAX_NEXT_RUNS:,}")
@@ -146,6 +150,8 @@ def put(
         InvalidCron: Name, expression, zone or an option does not fit.
         UnknownKind: No job is registered under the kind.
         InvalidInput, PayloadTooLarge: The input does not fit the job, or cannot be stored.
+
+    Contract: §3 ``belay_crons``; rules 2, 35.
     """
     row = _checked(
         name, expression, kind, input, timezone=timezone, catch_up=catch_up, paused=paused, options=options
@@ -182,6 +188,8 @@ def pause(name: str) -> Schedule:
 
     Raises:
         InvalidCron: There is no such entry.
+
+    Contract: §8.5; rules 2, 35.
     """
     return _set_paused(name, paused=True)
 
@@ -198,6 +206,8 @@ def delete(name: str) -> None:
 
     Raises:
         InvalidCron: There is no such row.
+
+    Contract: §3 ``belay_crons``; rules 2, 35.
     """
     entry = _Entries.read().find(name)
     if not _storage().delete_cron(entry.name):
@@ -211,6 +221,8 @@ def run_now(name: str) -> JobHandle:
 
     Raises:
         InvalidCron, InvalidInput, PayloadTooLarge: There is no such entry, or it is broken.
+
+    Contract: §5.1; rule 35.
     """
     now = _now()
     job = build_job(_Entries.read().find(name), now)

@@ -61,6 +61,8 @@ def stream_events(
         ResultTimeout: The job has not ended in time; it goes on.
         JobNotFound: The job is gone.
         InvalidInput: An argument does not fit.
+
+    Contract: §3 ``belay_events``, §9.1; rule 37.
     """
     return _events(pages(job, after=after, timeout=timeout, poll=poll))
 

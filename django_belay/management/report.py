@@ -6,11 +6,11 @@ import base64
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 from django.utils.dateparse import parse_date, parse_datetime
@@ -23,6 +23,8 @@ from django_belay.contract.job import Job
 from django_belay.contract.json_value import JsonError, loads
 from django_belay.contract.state import STATES
 from django_belay.exceptions import BelayError
+
+AnswerT = TypeVar("AnswerT")
 
 FORMATS = ("text", "json", "jsonl")
 
@@ -192,6 +194,58 @@ def printable(value: Any) -> str:
     else:
         text = value if isinstance(value, str) else dump(value)
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def write_items(
+    out: OutputWrapper,
+    form: str,
+    name: str,
+    items: Sequence[Any],
+    *,
+    facts: Callable[[Any], Any],
+    columns: Sequence[str],
+    row: Callable[[Any], Sequence[Any]],
+    **more: Any,
+) -> None:
+    """A listing in the form asked for: a table, one object with ``more`` beside, or a line an item."""
+    if form == "json":
+        out.write(dump({name: [facts(item) for item in items], **more}))
+    elif form == "jsonl":
+        for item in items:
+            out.write(dump(facts(item)))
+    else:
+        write_table(out, columns, [row(item) for item in items])
+
+
+def write_answers(
+    out: OutputWrapper,
+    form: str,
+    name: str,
+    answers: Iterable[AnswerT],
+    *,
+    facts: Callable[[AnswerT], dict[str, Any]],
+    line: Callable[[AnswerT], str],
+) -> list[AnswerT]:
+    """What became of each item, written as it comes, and the counts; ``what`` in the facts says "skipped".
+
+    What was done before an interruption is seen to be done.
+    """
+    written: list[AnswerT] = []
+    try:
+        for answer in answers:
+            written.append(answer)
+            if form == "jsonl":
+                out.write(dump(facts(answer)))
+            elif form == "text":
+                out.write(line(answer))
+    finally:
+        told = [facts(answer) for answer in written]
+        skipped = sum(one["what"] == "skipped" for one in told)
+        if form == "json":
+            out.write(dump({name: told, "done": len(told) - skipped, "skipped": skipped}))
+        elif form == "text":
+            out.write(f"{len(told) - skipped} done, {skipped} skipped")
+    return written
 
 
 def write_table(out: OutputWrapper, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
@@ -53,14 +53,15 @@ class Command(BaseCommand):
     # -- reporting -----------------------------------------------------------------
 
     def _list(self, options: dict[str, Any]) -> None:
-        found = schedules.list()
-        if options["format"] == "json":
-            self.stdout.write(report.dump({"schedules": [_facts(schedule) for schedule in found]}))
-        elif options["format"] == "jsonl":
-            for schedule in found:
-                self.stdout.write(report.dump(_facts(schedule)))
-        else:
-            report.write_table(self.stdout, COLUMNS, [_row(schedule) for schedule in found])
+        report.write_items(
+            self.stdout,
+            options["format"],
+            "schedules",
+            schedules.list(),
+            facts=_facts,
+            columns=COLUMNS,
+            row=_row,
+        )
 
     def _next(self, options: dict[str, Any]) -> None:
         schedule = schedules.get(options["name"])
@@ -112,22 +113,17 @@ class Command(BaseCommand):
 
     def _change(self, options: dict[str, Any], change: Change, *, skip: Skip) -> None:
         names = dict.fromkeys(options["names"])
-        answers = [_answer(name, change, skip, is_dry=options["dry_run"]) for name in names]
-        self._report(answers, options["format"])
+        answers = report.write_answers(
+            self.stdout,
+            options["format"],
+            "schedules",
+            (_answer(name, change, skip, is_dry=options["dry_run"]) for name in names),
+            facts=_Answer.facts,
+            line=_Answer.line,
+        )
         failed = [answer for answer in answers if answer.has_failed]
         if failed:
             raise CommandError("; ".join(f"{answer.name}: {answer.reason}" for answer in failed))
-
-    def _report(self, answers: Sequence[_Answer], form: str) -> None:
-        done = sum(answer.reason is None for answer in answers)
-        if form == "json":
-            facts = [answer.facts() for answer in answers]
-            self.stdout.write(report.dump({"schedules": facts, "done": done, "skipped": len(answers) - done}))
-            return
-        for answer in answers:
-            self.stdout.write(report.dump(answer.facts()) if form == "jsonl" else answer.line())
-        if form == "text":
-            self.stdout.write(f"{done} done, {len(answers) - done} skipped")
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)

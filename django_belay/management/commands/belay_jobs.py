@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -66,15 +66,12 @@ class Command(BaseCommand):
         limit = options["limit"]
         jobs = [handle.job for handle in client.list_jobs(**given, before_id=options["before"], limit=limit)]
         cursor = jobs[-1].id if len(jobs) == limit else None
-        if options["format"] == "json":
-            self.stdout.write(report.dump({"jobs": [report.job_facts(job) for job in jobs], "next": cursor}))
-        elif options["format"] == "jsonl":
-            for job in jobs:
-                self.stdout.write(report.dump(report.job_facts(job)))
-        else:
-            report.write_table(self.stdout, COLUMNS, [_row(job) for job in jobs])
-            if cursor is not None:
-                self.stdout.write(f"more: --before {cursor}")
+        report.write_items(
+            self.stdout, options["format"], "jobs", jobs,
+            facts=report.job_facts, columns=COLUMNS, row=_row, next=cursor,
+        )  # fmt: skip
+        if cursor is not None and options["format"] == "text":
+            self.stdout.write(f"more: --before {cursor}")
 
     def _show(self, options: dict[str, Any]) -> None:
         handle = client.get(options["id"])
@@ -108,7 +105,9 @@ class Command(BaseCommand):
             answers = self._meant(options, action, given)
         else:
             answers = self._by_filter(options, action, given)
-        written = self._write(answers, options["format"])
+        written = report.write_answers(
+            self.stdout, options["format"], "jobs", answers, facts=_Answer.facts, line=_Answer.line
+        )
         missing = [answer.id for answer in written if answer.state is None]
         if missing:
             raise CommandError(f"no such job: {', '.join(map(str, missing))}")
@@ -140,26 +139,6 @@ class Command(BaseCommand):
         for answer in action.many(bulk.where(**given), options):
             yield _answered(answer)
 
-    def _write(self, answers: Iterable[_Answer], form: str) -> list[_Answer]:
-        """Write each answer as it comes: what was done before an interruption is seen to be done."""
-        written: list[_Answer] = []
-        try:
-            for answer in answers:
-                written.append(answer)
-                if form == "jsonl":
-                    self.stdout.write(report.dump(answer.facts()))
-                elif form == "text":
-                    reason = f": {answer.reason}" if answer.reason else ""
-                    self.stdout.write(f"{answer.id} {answer.what}{reason}")
-        finally:
-            done = sum(answer.what != "skipped" for answer in written)
-            if form == "text":
-                self.stdout.write(f"{done} done, {len(written) - done} skipped")
-            elif form == "json":
-                jobs = [answer.facts() for answer in written]
-                self.stdout.write(report.dump({"jobs": jobs, "done": done, "skipped": len(written) - done}))
-        return written
-
 
 class _Answer:
     """What became of one job."""
@@ -169,6 +148,9 @@ class _Answer:
 
     def facts(self) -> dict[str, Any]:
         return {"id": self.id, "what": self.what, "reason": self.reason, "state": self.state}
+
+    def line(self) -> str:
+        return f"{self.id} {self.what}{f': {self.reason}' if self.reason else ''}"
 
 
 def _foreseen(handle: JobHandle, action: Action) -> _Answer:

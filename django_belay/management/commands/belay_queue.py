@@ -58,14 +58,9 @@ class Command(BaseCommand):
     # -- actions -----------------------------------------------------------------------
 
     def _list(self, options: dict[str, Any]) -> None:
-        found = queues.list()
-        if options["format"] == "json":
-            self.stdout.write(report.dump({"queues": [_facts(info) for info in found]}))
-        elif options["format"] == "jsonl":
-            for info in found:
-                self.stdout.write(report.dump(_facts(info)))
-        else:
-            report.write_table(self.stdout, COLUMNS, [_row(info) for info in found])
+        report.write_items(
+            self.stdout, options["format"], "queues", queues.list(), facts=_facts, columns=COLUMNS, row=_row
+        )
 
     def _put(self, options: dict[str, Any]) -> None:
         stored = queues.check(options["name"], _opts(options))

@@ -45,15 +45,15 @@ class Command(BaseCommand):
         deliver(self.stdout, options, lambda payload: client.signal(target, options["name"], payload))
 
     def _list(self, target: int | str, options: dict[str, Any]) -> None:
-        found = client.signals(target)
-        if options["format"] == "json":
-            self.stdout.write(report.dump({"signals": [_facts(signal) for signal in found]}))
-        elif options["format"] == "jsonl":
-            for signal in found:
-                self.stdout.write(report.dump(_facts(signal)))
-        else:
-            rows = [(signal.name, signal.inserted_at, report.dump(signal.payload)) for signal in found]
-            report.write_table(self.stdout, COLUMNS, rows)
+        report.write_items(
+            self.stdout,
+            options["format"],
+            "signals",
+            client.signals(target),
+            facts=_facts,
+            columns=COLUMNS,
+            row=lambda signal: (signal.name, signal.inserted_at, report.dump(signal.payload)),
+        )
 
     def _clear(self, target: int | str, options: dict[str, Any]) -> None:
         name = options["name"]
