@@ -216,7 +216,7 @@ class JobContext:
         Contract: §8.4.
         """
         check_step_name(name)
-        return self._family.spawn(name, job, inputs)
+        return self._own_children.spawn(name, job, inputs)
 
     def wait_children(self, name: str | None = None, *, return_exceptions: bool = False) -> list[JSON]:
         """Wait until children have ended and return their results, in the order of their spawns.
@@ -235,7 +235,7 @@ class JobContext:
 
         Contract: §8.4; rule 32.
         """
-        return self._family.wait(name, return_exceptions=return_exceptions)
+        return self._own_children.wait(name, return_exceptions=return_exceptions)
 
     def map_children(
         self,
@@ -254,7 +254,7 @@ class JobContext:
 
     def park_again(self) -> Park | None:
         """For the runner: whether the job was woken and still waits for its children (rule 32)."""
-        return self._family.park_again()
+        return self._own_children.park_again()
 
     @property
     def _waiting(self) -> Waits:
@@ -263,7 +263,7 @@ class JobContext:
         return self._waits
 
     @property
-    def _family(self) -> Children:
+    def _own_children(self) -> Children:
         if self._children is None:
             self._children = Children(self._run, self._services, self._steps)
         return self._children

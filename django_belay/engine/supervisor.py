@@ -17,7 +17,7 @@ from typing import Any
 
 from django_belay.contract.job import Lease
 from django_belay.contract.notification import Poke
-from django_belay.engine.family import CannotStart, Family, Member, Spawn
+from django_belay.engine.crew import CannotStart, Crew, Member, Spawn
 from django_belay.engine.loop import Loop
 from django_belay.engine.protocol import ChannelClosed, Message
 from django_belay.engine.queue_table import rows_to_json
@@ -70,7 +70,7 @@ class Supervisor:
         self._plan = plan
         self._say = say
         self._said_rss = False
-        self._family = Family(spawn, services.options.processes)
+        self._crew = Crew(spawn, services.options.processes)
         self._held = HeldLeases()
         self._rows: list[list[Any]] | None = None
         self._is_held = False
@@ -135,7 +135,7 @@ class Supervisor:
         try:
             self._supervise()
         finally:
-            self._family.kill_all()
+            self._crew.kill_all()
             self._end_loops()
         worker_log.info("worker ended")
         return self._exit_code
@@ -179,7 +179,7 @@ class Supervisor:
                 self._receive(TICK_S)
                 self._reap()
                 if self._is_stopping():
-                    if not self._family.members:
+                    if not self._crew.members:
                         return
                     self._enforce_stop()
                     continue
@@ -194,14 +194,14 @@ class Supervisor:
         if self._plan.once:
             self._start_once()
         else:
-            self._adopt(self._family.fill())
+            self._adopt(self._crew.fill())
         if time.monotonic() < self._check_at:
             return
         self._check_at = time.monotonic() + CHECK_S
-        for member in list(self._family.members):
+        for member in list(self._crew.members):
             why = self._why_recycle(member)
             if why:
-                replacement = self._family.recycle(member, why)
+                replacement = self._crew.recycle(member, why)
                 self._adopt([replacement] if replacement else [])
         if self._plan.until_empty and self._is_empty():
             self._begin_stop()
@@ -210,8 +210,8 @@ class Supervisor:
         """``--once``: one generation of children; the worker ends with the last of them."""
         if not self._has_started:
             self._has_started = True
-            self._adopt(self._family.fill())
-        elif not self._family.members:
+            self._adopt(self._crew.fill())
+        elif not self._crew.members:
             self._begin_stop()
 
     def _adopt(self, members: Sequence[Member]) -> None:
@@ -219,12 +219,12 @@ class Supervisor:
             self._selector.register(member.channel, selectors.EVENT_READ, member)
 
     def _reap(self) -> None:
-        before = {member: member.channel for member in self._family.members}
+        before = {member: member.channel for member in self._crew.members}
         try:
-            self._family.reap()
+            self._crew.reap()
         finally:
             for member in before:
-                if member not in self._family.members:
+                if member not in self._crew.members:
                     self._forget(member)
 
     def _forget(self, member: Member) -> None:
@@ -280,13 +280,13 @@ class Supervisor:
         return bool(changed)
 
     def _reload_all(self) -> None:
-        for member in list(self._family.members):
-            replacement = self._family.recycle(member, "its code changed")
+        for member in list(self._crew.members):
+            replacement = self._crew.recycle(member, "its code changed")
             self._adopt([replacement] if replacement else [])
 
     def _is_empty(self) -> bool:
         """Whether no job of the served queues is due, running, or to be tried again anywhere."""
-        members = self._family.members
+        members = self._crew.members
         if not members or not all(m.state == "ready" and m.status.get("idle") for m in members):
             return False
         storage, now = self._services.storage, self._services.clock.now()
@@ -349,16 +349,16 @@ class Supervisor:
         if self._is_stopping():
             member.tell({"t": "stop", "grace": self._options.shutdown_grace_s})
             return
-        self._family.became_ready(member)
+        self._crew.became_ready(member)
 
     def _tell_all(self, message: Message) -> None:
-        for member in list(self._family.members):
+        for member in list(self._crew.members):
             if member.state == "ready":
                 member.tell(message)
 
     def _tell_lost(self, owner: int, leases: Sequence[Lease]) -> None:
         pairs = [(lease.job_id, lease.leased_by) for lease in leases]
-        for member in list(self._family.members):
+        for member in list(self._crew.members):
             if member.number == owner:
                 member.tell({"t": "lost", "j": pairs})
 
@@ -386,7 +386,7 @@ class Supervisor:
             self._tell_all({"t": "queues", "q": rows})
 
     def _beat(self) -> None:
-        for member in list(self._family.members):
+        for member in list(self._crew.members):
             if member.born_at is not None:
                 self._services.storage.beat(self._node_row(member))
 
@@ -463,7 +463,7 @@ class Supervisor:
             return
         grace_s = self._options.shutdown_grace_s
         self._stop_deadline = time.monotonic() + grace_s + STOP_MARGIN_S
-        for member in self._family.members:
+        for member in self._crew.members:
             if member.state == "starting":
                 member.process.kill()
             else:
@@ -475,10 +475,10 @@ class Supervisor:
         if self._signals > 1:
             worker_log.warning("second signal: ending now; leases run out")
             self._exit_code = 1
-            self._family.kill_all()
+            self._crew.kill_all()
         elif time.monotonic() > self._stop_deadline:
-            worker_log.error("%d children do not end and are killed", len(self._family.members))
-            self._family.kill_all()
+            worker_log.error("%d children do not end and are killed", len(self._crew.members))
+            self._crew.kill_all()
 
 
 def stop_text(running: int, grace_s: float) -> str:

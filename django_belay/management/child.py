@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from types import FrameType
 from typing import Any
 
-from django_belay.engine.family import EXIT_CONFIG
+from django_belay.engine.crew import EXIT_CONFIG
 from django_belay.engine.options import WorkerOptions
 from django_belay.engine.protocol import Channel
 from django_belay.engine.spawn import open_standard_files

@@ -57,7 +57,7 @@ class CannotStart(Exception):
     """Children end before they are ready, again and again."""
 
 
-class Family:
+class Crew:
     """Keeps a number of children running.
 
     A child that died is replaced with growing delays, a recycled one without a gap:
