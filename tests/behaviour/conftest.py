@@ -26,6 +26,7 @@ from django_belay.storage.postgres.pool import PoolOptions, PoolSession
 from django_belay.storage.postgres.store import PostgresStore
 from django_belay.testing.clock import SimClock
 from django_belay.testing.postgres import PostgresServer
+from tests.behaviour.recovering import RecoveringStore
 from tests.behaviour.running import Workbench
 from tests.behaviour.supervised import MakeChild, Supervised
 
@@ -41,11 +42,22 @@ def clock() -> SimClock:
 POSTGRES_ALONE = frozenset({"behaviour_params", "connection", "make_postgres_store", "postgres_server"})
 
 
+# What needs one owner for the whole test: threads that work beside it, or what it holds in memory.
+OWNER_ALONE = frozenset({"make_child", "one_owner"})
+
+
+@pytest.fixture
+def one_owner() -> None:
+    """Asked for by tests of what an owner keeps in memory: a pruned job's bytes go by compaction alone."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run every test of ``store`` on each storage that has what it asks for."""
     if "store" in metafunc.fixturenames:
-        is_alone = POSTGRES_ALONE & set(metafunc.definition.fixturenames)
-        storages = ["postgres"] if is_alone else ["postgres", "journal"]
+        asked = set(metafunc.definition.fixturenames)
+        storages = ["postgres"] if POSTGRES_ALONE & asked else ["postgres", "journal"]
+        if storages[-1] == "journal" and not OWNER_ALONE & asked:
+            storages.append("recovering")
         metafunc.parametrize("store", storages, indirect=True)
 
 
@@ -56,12 +68,24 @@ def store(request: pytest.FixtureRequest) -> Storage:
 
 
 @pytest.fixture
-def journal_store(tmp_path: Path, clock: SimClock) -> Iterator[JournalStore]:
-    """A journal of its own, owned by this process."""
+def own_journal(tmp_path: Path, clock: SimClock) -> Callable[[], JournalStore]:
+    """Opens one journal anew each time; its owner is this process."""
     root = str(tmp_path / "store")
     initialise(root, now_ms=0, retention=Retention(), durability="write", validated_filesystem=True)
     options = JournalOptions(durability="write", validated_filesystem=True, writer="inline")
-    store = JournalStore(open_journal(root, options), now=clock.now())
+    return lambda: JournalStore(open_journal(root, options), now=clock.now())
+
+
+@pytest.fixture
+def journal_store(own_journal: Callable[[], JournalStore]) -> Iterator[JournalStore]:
+    store = own_journal()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def recovering_store(own_journal: Callable[[], JournalStore]) -> Iterator[RecoveringStore]:
+    store = RecoveringStore(own_journal)
     yield store
     store.close()
 

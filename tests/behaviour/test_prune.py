@@ -142,6 +142,7 @@ def test_4_an_odd_window_key_stops_no_pruning(
     assert plain.id not in left(connection)
 
 
+@pytest.mark.usefixtures("one_owner")
 def test_8_7_a_batch_is_bounded_and_spared_jobs_do_not_stop_the_next(store: Storage, clock: SimClock) -> None:
     """The oldest 60 are spared; calls of at most 10 deletions get past them."""
     [parent] = running(store, clock, queue="parents")

@@ -120,6 +120,7 @@ class Memory:
                     row = row.copy()
                     row["lease_until"] = max(row["lease_until"] or 0, lease_until)
                 self.view.replace(None, row)
+        self.view.sort_ended()
         for table in ("steps", "events"):
             for key_text, table_row in self.table(table).items():
                 self.view.note_table(table, key_text, table_row, None)

@@ -200,6 +200,12 @@ class View:
             for dep in row["wf_deps"]:
                 workflow.dependents[dep].discard(row["id"])
 
+    def sort_ended(self) -> None:
+        """Put what has ended into the order of its ends, after it came in another."""
+        for state, ended in self.ended.items():
+            pairs = sorted(zip(ended[::2], ended[1::2], strict=True))
+            self.ended[state] = array("q", (number for pair in pairs for number in pair))
+
     def renew(self, row: Row, until_ms: int) -> None:
         """A running job's lease goes on; that is known in memory alone."""
         renewed = row.copy()
