@@ -37,12 +37,15 @@ def take_option(arguments: "list[str]", name: str) -> "tuple[str | None, list[st
 
 def run_command(arguments: "list[str]", *, force: "str | None", keep_as: str) -> None:
     import os
+    import signal
 
     from django.core.management import execute_from_command_line
 
     from django_belay.testing.postgres import PostgresNotFound, find_postgres
 
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
+    # Asked to end, the command ends what it has started: workers, and the server below.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         server = find_postgres(force, keep_as=keep_as)
     except PostgresNotFound as error:

@@ -74,6 +74,7 @@ TEMPLATES = [
     }
 ]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+LOGIN_URL = "admin:login"
 STATIC_URL = "static/"
 USE_TZ = True
 TIME_ZONE = "UTC"  # as the commands print it
@@ -83,4 +84,13 @@ BELAY = {
     # Short, so that the demo need not wait long for the jobs of a worker that it kills.
     "LEASE_TTL": 3,
     "SWEEP_INTERVAL": 1,
+    "SHUTDOWN_GRACE": 5,
+    "CRONS": {
+        # Reads again what has changed; python3 -m example_project belay_cron run nightly-refresh does it now.
+        "nightly-refresh": {
+            "expression": "0 3 * * *",
+            "kind": "codesearch.refresh_index",
+            "catch_up": "none",
+        },
+    },
 }

@@ -1,57 +1,70 @@
-"""Building the index: a job a package, a step a file, and one job that publishes."""
+"""Building the index: a child a package, a step a file, and a human who lets it out."""
 
 from __future__ import annotations
 
-from django.db.models import F, Sum
-from django.utils import timezone
+from datetime import timedelta
 
 from django_belay import job
+from django_belay.exceptions import SignalTimeout
 
-from .models import IndexedFile, IndexVersion, Posting
-from .source import count_terms
+from . import building
+
+#: The signal that a waiting version is decided by: ``{"approved": true, "by": "ann"}``.
+APPROVAL = "approval"
+#: Shorter than a day, so that a version nobody looked at is gone before the next nightly one.
+APPROVAL_TIMEOUT = timedelta(hours=20)
+
+
+@job(queue="default", max_attempts=10, unique="build")
+def build_index(ctx, full: bool = False) -> dict:
+    """Build a version and publish it once somebody approves; one build at a time.
+
+    Each ``ctx.…`` below is remembered: wherever a worker dies, the next one goes on there. While
+    the children run, and while the human thinks, this job holds no thread and no connection.
+
+    Args:
+        full: Read every file, also those that have not changed since the published version.
+    """
+    plan = ctx.step("plan", building.plan, ctx.id, full=full, atomic=True)
+    version = plan["version"]
+    counts = ctx.map_children(
+        "packages",
+        index_package,
+        [
+            {"version": version, "package": package, "files": files}
+            for package, files in plan["packages"].items()
+        ],
+    )
+    totals = ctx.step("totals", building.store_totals, version, plan["kept"], counts, atomic=True)
+    try:
+        answer = ctx.wait_signal(APPROVAL, timeout=APPROVAL_TIMEOUT)
+    except SignalTimeout:
+        answer = None
+    state = ctx.step("decide", building.decide, version, answer, atomic=True)
+    return {"version": version, "state": state, **totals}
 
 
 @job(queue="index", max_attempts=10)
-def index_package(ctx, version: int, package: str, files: list[str]) -> int:
-    """Count the terms of a package's files; returns how many there are.
+def index_package(ctx, version: int, package: str, files: list[str]) -> dict:
+    """Count the terms of a package's files.
 
     ``atomic=True`` commits a file's rows together with the step that says it is done,
     so a worker that dies between two files costs nothing and counts nothing twice.
     """
-    terms = 0
-    for path in files:
-        terms += ctx.step(f"file:{path}", index_file, version, package, path, atomic=True)
-    ctx.step("finish", finish_package, version, atomic=True)
-    return terms
+    terms = [ctx.step(f"file:{path}", building.index_file, version, path, atomic=True) for path in files]
+    return {"package": package, "files": len(terms), "terms": sum(terms)}
 
 
-def index_file(version: int, package: str, path: str) -> int:
-    """Store one file's term statistics; returns how many terms it has."""
-    counts = count_terms(path)
-    file = IndexedFile.objects.create(version_id=version, package=package, path=path, terms=counts.total())
-    Posting.objects.bulk_create(Posting(file=file, term=term, count=n) for term, n in counts.items())
-    return counts.total()
+@job(queue="default", max_attempts=3)
+def refresh_index(ctx) -> dict:
+    """Every night: start a build where a file has changed since the published version."""
+    return ctx.step("start", start_refresh, atomic=True)
 
 
-def finish_package(version: int) -> None:
-    """Count a package as done; whoever counts the last one enqueues the publication with it."""
-    index = IndexVersion.objects.select_for_update().get(pk=version)
-    index.packages_done = F("packages_done") + 1
-    index.save(update_fields=["packages_done"])
-    index.refresh_from_db()
-    if index.packages_done == index.packages:
-        publish_index.enqueue(version=version)
-
-
-@job(queue="default")
-def publish_index(ctx, version: int) -> dict[str, int]:
-    """Write the totals and let searches use the version."""
-    return ctx.step("publish", publish, version, atomic=True)
-
-
-def publish(version: int) -> dict[str, int]:
-    """Totals of a version, stored on it together with its publication."""
-    files = IndexedFile.objects.filter(version_id=version)
-    totals = {"files": files.count(), "terms": files.aggregate(total=Sum("terms"))["total"] or 0}
-    IndexVersion.objects.filter(pk=version).update(published_at=timezone.now(), **totals)
-    return totals
+def start_refresh() -> dict:
+    """How many files differ, and the id of the job that builds; ``None`` where none is needed."""
+    changes = building.find_changes()
+    if not changes.count:
+        return {"changes": 0, "build": None}
+    # While the build before has not ended, its key makes this the same job.
+    return {"changes": changes.count, "build": build_index.enqueue().id}

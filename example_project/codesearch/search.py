@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.db.models import Sum
+from django.db.models import F
+
+from django_belay.models import Job
 
 from .models import IndexVersion, Posting
 
@@ -17,9 +19,37 @@ class Hit:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A version, and whether its job still builds it or waits."""
+
+    version: IndexVersion
+    is_at_work: bool
+
+    @property
+    def status(self) -> str:
+        """A version that its job left unfinished, cancelled or failed, says so."""
+        if self.version.is_unfinished and not self.is_at_work:
+            return "stopped: its job has ended"
+        return str(self.version.get_state_display())
+
+    @property
+    def may_be_decided(self) -> bool:
+        return self.is_at_work and self.version.state == IndexVersion.State.WAITING
+
+
 def published_version() -> IndexVersion | None:
     """The version that searches use."""
-    return IndexVersion.objects.filter(published_at__isnull=False).order_by("-pk").first()
+    return IndexVersion.objects.filter(state=IndexVersion.State.PUBLISHED).order_by("-pk").first()
+
+
+def recent_versions(limit: int = 5) -> list[Listed]:
+    """The newest versions, newest first."""
+    versions = list(IndexVersion.objects.order_by("-pk")[:limit])
+    at_work = set(
+        Job.objects.incomplete().filter(pk__in=[v.job_id for v in versions]).values_list("pk", flat=True)
+    )
+    return [Listed(version=version, is_at_work=version.job_id in at_work) for version in versions]
 
 
 def find(term: str, *, limit: int = 10) -> list[Hit]:
@@ -28,9 +58,8 @@ def find(term: str, *, limit: int = 10) -> list[Hit]:
     if version is None:
         return []
     rows = (
-        Posting.objects.filter(file__version=version, term=term.lower())
-        .values("file__path")
-        .annotate(total=Sum("count"))
-        .order_by("-total", "file__path")[:limit]
+        Posting.objects.filter(content__indexedfile__version=version, term=term.lower())
+        .values("count", path=F("content__indexedfile__path"))
+        .order_by("-count", "path")[:limit]
     )
-    return [Hit(path=row["file__path"], count=row["total"]) for row in rows]
+    return [Hit(path=row["path"], count=row["count"]) for row in rows]
