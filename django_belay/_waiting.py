@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from asgiref.sync import sync_to_async
 
 from django_belay._control import check_id, get_row
-from django_belay._hints import ResultHint
+from django_belay._hints import AsyncResultHint, ResultHint
 from django_belay._polling import pauses
 from django_belay.contract import envelope
 from django_belay.contract.job import JSON, Job
@@ -57,14 +55,15 @@ async def aawait_result(job_id: int, *, timeout: float | None = None) -> JSON:
     if timeout is None:
         await sync_to_async(_refuse_endless_wait)()
     has_looked = False
-    for pause in pauses(timeout, first_s=FIRST_POLL_S, last_s=LAST_POLL_S):
-        job = await sync_to_async(get_row)(job_id)
-        if is_terminal(job.state):
-            return _result_of(job)
-        if not has_looked:
-            await sync_to_async(_refuse_own)(job_id)
-            has_looked = True
-        await asyncio.sleep(pause)
+    async with AsyncResultHint(job_id, after_s=HINTS_AFTER_S) as hint:
+        for pause in pauses(timeout, first_s=FIRST_POLL_S, last_s=LAST_POLL_S):
+            job = await sync_to_async(get_row)(job_id)
+            if is_terminal(job.state):
+                return _result_of(job)
+            if not has_looked:
+                await sync_to_async(_refuse_own)(job_id)
+                has_looked = True
+            await hint.wait(pause)
     raise _too_late(job_id, timeout)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 from django.test import override_settings
 
@@ -102,6 +103,54 @@ def test_every_wait_of_a_process_is_told(registered: threading.Semaphore) -> Non
     assert not _hints._hub._waits
 
 
+def in_a_loop(*handles: Any) -> Any:
+    """The results of jobs, awaited together."""
+
+    async def gather() -> list[Any]:
+        try:
+            return list(await asyncio.gather(*(handle.aresult() for handle in handles)))
+        finally:
+            await sync_to_async(connections.close_all)()
+
+    return asyncio.run(gather())
+
+
+@pytest.mark.usefixtures("rare_polls")
+def test_a_hint_ends_the_waits_of_a_loop_too(
+    listening: threading.Semaphore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_hints, "READ_S", 0.2)
+    first, second = jobs.echo.enqueue(1), jobs.echo.enqueue(2)
+    results: list[Any] = []
+    thread = waiting(lambda: in_a_loop(first, second, second), results)
+    assert listening.acquire(timeout=20)
+    assert [one.name for one in threading.enumerate()].count("belay-hints") == 1
+    for job in claim():
+        end(job, Succeeded(str(job.id).encode()))
+    thread.join(20)
+    assert results == [[first.id, second.id, second.id]]
+    for reader in [one for one in threading.enumerate() if one.name == "belay-hints"]:
+        reader.join(20)
+    assert _hints._hub._listener is None
+
+
+@pytest.mark.usefixtures("rare_polls")
+def test_waits_of_threads_and_of_a_loop_share_one_connection(
+    registered: threading.Semaphore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_hints, "READ_S", 0.2)
+    job = jobs.echo.enqueue(1)
+    results: list[Any] = []
+    threads = [waiting(job.result, results)]
+    assert registered.acquire(timeout=20)
+    threads.append(waiting(lambda: in_a_loop(job)[0], results))
+    (claimed,) = claim()
+    end(claimed, Succeeded(b"1"))
+    for thread in threads:
+        thread.join(20)
+    assert results == [1, 1]
+
+
 def test_without_hints_polling_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_waiting, "HINTS_AFTER_S", 0.0)
     with override_settings(BELAY={"NOTIFY": "off"}):
@@ -143,8 +192,8 @@ def test_a_wait_in_a_transaction_registers_nothing(
     registered: threading.Semaphore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_waiting, "HINTS_AFTER_S", 0.0)
+    job = jobs.echo.enqueue(1)
     with transaction.atomic():
-        job = jobs.echo.enqueue(1)
         with pytest.raises(TimeoutError):
             job.result(timeout=0.02)
     assert not registered.acquire(blocking=False)
