@@ -38,6 +38,7 @@ class Member:
     replaces: Member | None = None
     is_replaced: bool = False
     is_silent: bool = False
+    is_dismissed: bool = False  # killed before it was ready, since the worker stops
 
     def tell(self, message: Message) -> None:
         """Send to the child; a child that is gone is noticed by its exit."""
@@ -113,6 +114,15 @@ class Crew:
         member.state = "draining"
         member.tell({"t": "drain"})
 
+    def stop(self, member: Member, grace_s: float) -> None:
+        """Let a child end its jobs and go; one that is not ready has none and is killed."""
+        if member.state == "starting":
+            member.process.kill()
+            member.is_dismissed = True
+        else:
+            member.tell({"t": "stop", "grace": grace_s})
+        member.state = "draining"
+
     def reap(self) -> list[Member]:
         """Members whose process has ended, removed.
 
@@ -158,7 +168,7 @@ class Crew:
 
     def _note_end(self, member: Member) -> None:
         code = member.process.returncode
-        if member.state == "draining" and code == 0:
+        if member.is_dismissed or (member.state == "draining" and code == 0):
             worker_log.info("%s has ended", member)
             return
         if member.state == "starting":

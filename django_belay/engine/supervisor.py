@@ -464,11 +464,7 @@ class Supervisor:
         grace_s = self._options.shutdown_grace_s
         self._stop_deadline = time.monotonic() + grace_s + STOP_MARGIN_S
         for member in self._crew.members:
-            if member.state == "starting":
-                member.process.kill()
-            else:
-                member.tell({"t": "stop", "grace": grace_s})
-            member.state = "draining"
+            self._crew.stop(member, grace_s)
 
     def _enforce_stop(self) -> None:
         assert self._stop_deadline is not None
