@@ -193,7 +193,6 @@ def test_a_wait_in_a_transaction_registers_nothing(
 ) -> None:
     monkeypatch.setattr(_waiting, "HINTS_AFTER_S", 0.0)
     job = jobs.echo.enqueue(1)
-    with transaction.atomic():
-        with pytest.raises(TimeoutError):
-            job.result(timeout=0.02)
+    with transaction.atomic(), pytest.raises(TimeoutError):
+        job.result(timeout=0.02)
     assert not registered.acquire(blocking=False)
