@@ -110,20 +110,21 @@ def test_3_a_foreign_record_of_a_wait_is_not_interpreted(
 def test_8_3_a_workflow_that_nobody_settled_is_settled(
     store: Storage, clock: SimClock, connection: Connection
 ) -> None:
-    for workflow in ("released", "doomed", "waits"):
+    for workflow in ("released", "doomed", "waits", ""):
         add(store, clock, workflow_id=workflow, wf_name="a")
         add(store, clock, state="held", workflow_id=workflow, wf_name="b", wf_deps=("a",))
         add(store, clock, state="held", workflow_id=workflow, wf_name="c", wf_deps=("b",), parent_id=777)
     connection.execute(
-        "UPDATE belay_jobs SET state = 'succeeded' WHERE workflow_id = 'released' AND wf_name = 'a'"
+        "UPDATE belay_jobs SET state = 'succeeded' WHERE workflow_id IN ('released', '') AND wf_name = 'a'"
     )
     connection.execute(
         "UPDATE belay_jobs SET state = 'failed' WHERE workflow_id = 'doomed' AND wf_name = 'a'"
     )
 
-    assert store.resettle_workflows(now=clock.now()) == 3
+    assert store.resettle_workflows(now=clock.now()) == 4
     assert store.resettle_workflows(now=clock.now()) == 0
 
+    assert [job.state for job in store.workflow_jobs("")] == ["succeeded", "ready", "held"]
     found = [[job.state for job in store.workflow_jobs(name)] for name in ("released", "doomed", "waits")]
     assert found == [
         ["succeeded", "ready", "held"], ["failed", "cancelled", "cancelled"], ["ready", "held", "held"],

@@ -120,7 +120,7 @@ def _woken(now: datetime) -> Changes:
 class Rotation:
     """Where the last look ended: a bounded look each time sees everything in turn."""
 
-    after: str = ""
+    after: str | None = None
 
 
 def resettle_workflows(
@@ -146,14 +146,14 @@ def resettle_workflows(
 def _next_workflows(session: Session, rotation: Rotation, limit: int) -> list[str]:
     start = rotation.after
     found = _held_workflows(session, start, limit)
-    if len(found) < limit and start:
+    if len(found) < limit and start is not None:
         missing = limit - len(found)
-        found += [one for one in _held_workflows(session, "", missing) if one not in found]
-    rotation.after = found[-1] if len(found) == limit else ""
+        found += [one for one in _held_workflows(session, None, missing) if one not in found]
+    rotation.after = found[-1] if len(found) == limit else None
     return found
 
 
-def _held_workflows(session: Session, after: str, limit: int) -> list[str]:
+def _held_workflows(session: Session, after: str | None, limit: int) -> list[str]:
     return [row[0] for row in session.run("find_held_workflows", {"after": after, "limit": limit})]
 
 
