@@ -271,13 +271,17 @@ def _log_end(job: Job, outcome: Outcome | None, duration_s: float, error: BaseEx
             extra=job_facts(job, outcome, duration_s),
         )
     elif type(outcome) is Failed:
+        is_secret = is_encrypted(job.input)
         worker_log.error(
-            "job %s (%s) failed on attempt %s after %.3f s",
+            "job %s (%s) failed on attempt %s after %.3f s%s",
             job.id,
             job.kind,
             job.attempt,
             duration_s,
-            exc_info=error,
+            f": {_first_line(job, outcome)}; its input is encrypted, so its errors say more"
+            if is_secret
+            else "",
+            exc_info=None if is_secret else error,
             extra=job_facts(job, outcome, duration_s),
         )
     elif type(outcome) is Retried:
@@ -302,7 +306,7 @@ def _log_end(job: Job, outcome: Outcome | None, duration_s: float, error: BaseEx
         )
 
 
-def _first_line(job: Job, outcome: Retried) -> str:
+def _first_line(job: Job, outcome: Retried | Failed) -> str:
     """What an attempt died of, in one short line; of an encrypted job the type alone."""
     if is_encrypted(job.input):
         return str(outcome.error.get("type", "an error"))

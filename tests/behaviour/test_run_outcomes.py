@@ -211,8 +211,9 @@ def test_a_retried_attempt_is_one_line_of_the_log(bench: Workbench, caplog: pyte
     assert record.getMessage().endswith("Z: TimeoutError: no answer")
 
 
+@pytest.mark.parametrize(("max_attempts", "state"), [(2, "ready"), (1, "failed")])
 def test_of_an_encrypted_job_the_log_says_the_type_alone(
-    store: Storage, clock: SimClock, caplog: pytest.LogCaptureFixture
+    store: Storage, clock: SimClock, caplog: pytest.LogCaptureFixture, max_attempts: int, state: str
 ) -> None:
     key = bytes(32)
     bench = Workbench(store, clock, encryption_keys=(key,))
@@ -221,8 +222,8 @@ def test_of_an_encrypted_job_the_log_says_the_type_alone(
         raise TimeoutError(secret)
 
     bench.define(fails)
-    bench.add(input=encrypt(b'{"secret": "hunter2"}', [key]))
-    assert bench.run().state == "ready"
+    bench.add(input=encrypt(b'{"secret": "hunter2"}', [key]), max_attempts=max_attempts)
+    assert bench.run().state == state
     assert "TimeoutError" in caplog.text
     assert "hunter2" not in caplog.text
 

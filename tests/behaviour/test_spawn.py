@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from django_belay.contract import envelope
-from django_belay.contract.job import Job
+from django_belay.contract.job import Job, Lease
 from django_belay.contract.names import spawn_key
+from django_belay.contract.outcome import Succeeded
 from django_belay.engine.context import JobContext
 from django_belay.exceptions import ChildrenFailed, JobCancelled, JobFailed
 from django_belay.registry import JobOptions, Unique
-from django_belay.storage.base import NewStep, Storage
+from django_belay.storage.base import Ack, ClaimRound, Demand, NewStep, Storage
 from django_belay.testing.clock import SimClock
 from tests.behaviour.running import Workbench
 
@@ -77,6 +78,28 @@ def test_8_4_results_come_in_the_order_of_the_inputs(bench: Workbench) -> None:
     assert result(bench, parent) == [10, 2, 18]
     assert [c.unique_key for c in children(bench, parent)] == [spawn_key(parent, "fan", n) for n in range(3)]
     assert {c.unique_mode for c in children(bench, parent)} == {"always"}
+
+
+def test_ten_thousand_children_of_one_call_come_back_in_order(bench: Workbench, connection: Any) -> None:
+    count = 10_000
+    bench.define(lambda ctx: ctx.map_children("fan", "double", inputs(count)), "parent")
+    bench.define(double, "double", queue="children")
+    parent = bench.add("parent")
+    assert bench.run().state == "awaiting"
+    while claimed := claim_children(bench, take=1_000):
+        acks = [
+            Ack(lease=Lease.of(job), outcome=Succeeded(envelope.encode(double(**job.input))))
+            for job in claimed
+        ]
+        bench.storage.ack_group(acks, now=bench.clock.now())
+    bench.run()
+    assert result(bench, parent) == [2 * n for n in range(count)]
+
+
+def claim_children(bench: Workbench, *, take: int) -> list[Job]:
+    now = bench.clock.now()
+    round_ = ClaimRound(leased_by="many:1:1", lease_until=now + timedelta(minutes=5))
+    return bench.storage.claim(round_, demands=[Demand(queue="children", take=take)], now=now).jobs
 
 
 def test_zero_children_return_at_once(bench: Workbench) -> None:
