@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.db.models import F
@@ -45,10 +46,13 @@ def published_version() -> IndexVersion | None:
 
 def recent_versions(limit: int = 5) -> list[Listed]:
     """The newest versions, newest first."""
-    versions = list(IndexVersion.objects.order_by("-pk")[:limit])
-    at_work = set(
-        Job.objects.incomplete().filter(pk__in=[v.job_id for v in versions]).values_list("pk", flat=True)
-    )
+    return listed(list(IndexVersion.objects.order_by("-pk")[:limit]))
+
+
+def listed(versions: Sequence[IndexVersion]) -> list[Listed]:
+    """The versions, each with what its job is at."""
+    jobs = Job.objects.incomplete().filter(pk__in=[version.job_id for version in versions])
+    at_work = set(jobs.values_list("pk", flat=True))
     return [Listed(version=version, is_at_work=version.job_id in at_work) for version in versions]
 
 

@@ -9,11 +9,10 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from django_belay import client
-from django_belay.exceptions import JobNotFound
 
 from .jobs import APPROVAL
 from .models import IndexVersion
-from .search import find, published_version, recent_versions
+from .search import find, listed, published_version, recent_versions
 
 DECISIONS = {"approve": True, "discard": False}
 
@@ -41,21 +40,12 @@ def decide(request: HttpRequest, version_id: int) -> HttpResponse:
     decision = request.POST.get("decision", "")
     if decision not in DECISIONS:
         return HttpResponseBadRequest(f"decision is one of {', '.join(DECISIONS)}", content_type="text/plain")
-    if version.state != IndexVersion.State.WAITING:
-        messages.error(
-            request, f"Index {version.pk} does not wait for anybody: {version.get_state_display()}."
-        )
+    [found] = listed([version])
+    if not found.may_be_decided:
+        messages.error(request, f"Index {version.pk} does not wait for anybody: {found.status}.")
         return redirect("search")
-    try:
-        client.signal(
-            version.job_id, APPROVAL, {"approved": DECISIONS[decision], "by": request.user.get_username()}
-        )
-    except JobNotFound:
-        messages.error(
-            request, f"The job of index {version.pk} is gone; nobody can decide about it any more."
-        )
-    else:
-        messages.success(
-            request, f"Sent: {decision} index {version.pk}. A worker does it as soon as one runs."
-        )
+    client.signal(
+        version.job_id, APPROVAL, {"approved": DECISIONS[decision], "by": request.user.get_username()}
+    )
+    messages.success(request, f"Sent: {decision} index {version.pk}. A worker does it as soon as one runs.")
     return redirect("search")
