@@ -225,3 +225,13 @@ def test_an_instant_is_taken_for_run_after() -> None:
     ready_at = client.get(answer["id"]).job.ready_at
     assert ready_at is not None
     assert ready_at.isoformat() == at
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_sweeper_tells_what_one_pass_changed() -> None:
+    handle = jobs.echo.using(run_after=timezone.now() - timedelta(hours=2)).enqueue(1)
+    assert claim(now=timezone.now() - timedelta(hours=1))
+    out = StringIO()
+    call_command("belay_sweeper", "--format", "json", stdout=out)
+    assert json.loads(out.getvalue())["changed"] >= 1
+    assert handle.refresh().state == "ready"

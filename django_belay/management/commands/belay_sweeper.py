@@ -13,6 +13,7 @@ from django_belay.engine.services import Services
 from django_belay.engine.sweeper import Sweeper
 from django_belay.engine.telemetry import sweeper_log
 from django_belay.exceptions import SchemaError, Unavailable
+from django_belay.management import report
 from django_belay.registry import registry
 
 
@@ -26,6 +27,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--loop", action="store_true", help="go on until SIGTERM")
         parser.add_argument("--interval", type=float, metavar="S", help="seconds between passes of the loop")
+        report.add_format(parser)
 
     def handle(self, *args: Any, **given: Any) -> None:
         options = conf.worker_options()
@@ -44,7 +46,10 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         finally:
             storage.close()
-        self.stdout.write(f"one pass: {changed} rows changed")
+        is_text = given["format"] == "text"
+        self.stdout.write(
+            f"one pass: {changed} rows changed" if is_text else report.dump({"changed": changed})
+        )
 
     def _loop(self, sweeper: Sweeper, interval_s: float) -> None:
         signals: list[int] = []
