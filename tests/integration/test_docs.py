@@ -17,6 +17,7 @@ from django_belay import conf
 from django_belay.registry import JobOptions
 from django_belay.testing.postgres import PostgresServer
 from docs import generate
+from tests.integration import examples
 from tests.integration.tutorial import Block, Tutorial, blocks, matches
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -58,6 +59,51 @@ def test_every_link_between_pages_leads_somewhere() -> None:
         if not (page.parent / target).exists()
     ]
     assert dead == []
+
+
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_blocks_of_the_page_fit_the_code(page: Path) -> None:
+    assert examples.faults(page) == []
+
+
+@pytest.mark.parametrize(
+    ("block", "fault"),
+    [
+        ("```python\nclient.signal(1, …)\n```", "does not compile: invalid character"),
+        ("```python\nreturn 1\n```", "does not compile: 'return' outside function"),
+        ("```python\nfrom django_belay import jobs_of\n```", "django_belay has no jobs_of"),
+        ("```python\nclient.signal(1, 'go')\n```", "client is not imported in any block of the page"),
+        ("```python\nos.getpid()\n```", "os is not imported in any block of the page"),
+        (
+            "```python\nfrom django_belay import client\n```\n```python\nclient.sign(1)\n```",
+            "client.sign: there is no sign",
+        ),
+        (
+            "```python\nfrom django_belay import client\nclient.signal(1, 'go', load=2)\n```",
+            "client.signal(1, 'go', load=2): got an unexpected keyword argument 'load'",
+        ),
+        ("```python\nctx.wait('go')\n```", "ctx.wait: there is no wait"),
+        ("```python\nctx.sleep(60)\n```", "ctx.sleep(60): missing a required argument: 'seconds'"),
+        ("```python\nhandle.status\nhandle.stop()\n```", "handle.stop: there is no stop"),
+        (
+            "```python\nfrom django_belay import job\n@job(tries=3)\ndef a(): ...\n```",
+            "tries is no option of a job",
+        ),
+        ("```python\nsend.using(tries=3)\n```", "tries is no option of a job"),
+        ("```python\nBELAY = {'QUEUE': 3}\n```", "QUEUE"),
+        ("```console\n$ manage.py belay_queue stop ai\n```", "invalid choice: 'stop'"),
+        ("```sh\nls | xargs python manage.py belay_replay --fast\n```", "unrecognized arguments: --fast"),
+    ],
+)
+def test_a_block_that_does_not_fit_is_noticed(tmp_path: Path, block: str, fault: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Page\n\n{block}\n", encoding="utf-8")
+    found = examples.faults(page)
+    assert len(found) == 1
+    assert fault in found[0]
 
 
 @pytest.fixture
