@@ -248,10 +248,12 @@ class Command(BaseCommand):
         )
         user.set_password(password)
         user.save()
+        self._say("To look around, each in a terminal of its own:")
+        self._say("   python3 -m example_project runserver      search and approve at http://127.0.0.1:8000/")
         self._say(
-            "To look around: python3 -m example_project runserver, and belay_worker beside it. Search and approve at "
-            f"http://127.0.0.1:8000/, the admin is at /admin/; user demo, password {password}"
+            "   python3 -m example_project belay_worker   does what you approve, and refreshes at night"
         )
+        self._say(f"   The admin is at /admin/; user demo, password {password}")
 
 
 @dataclass(slots=True)
