@@ -254,7 +254,8 @@ def storage_for_worker(*, pool_size: int = 4, application_name: str = "belay") -
     ``pool_size`` gives way to the option of that name.
     """
     options = conf.get().postgres
-    return _postgres_store(worker_session(pool_size=pool_size, application_name=application_name), options)
+    session = worker_session(pool_size=pool_size, application_name=application_name)
+    return _postgres_store(session, options, combines=True)
 
 
 def worker_session(*, pool_size: int = 4, application_name: str = "belay") -> PoolSession:
@@ -332,9 +333,12 @@ def _check_schema_once(alias: str) -> None:
         _checked.add(database)
 
 
-def _postgres_store(session: Session, options: conf.PostgresOptions) -> DjangoStore:
+def _postgres_store(
+    session: Session, options: conf.PostgresOptions, *, combines: bool = False
+) -> DjangoStore:
     return DjangoStore(
         session,
+        combines=combines,
         alias=options.database,
         poke=conf.poke_policy(),
         listen_params=listen_params(options),

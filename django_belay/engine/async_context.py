@@ -85,12 +85,16 @@ class AsyncJobContext:
             )
             return await call_sync(step)
         steps = self._context._steps
-        found = await self._call(lambda: steps.look_up(name))
+        found = await self._call(lambda: steps.look_up(name)) if steps.blocks else steps.look_up(name)
         if found is not None:
             journaled: T = found.value
             return journaled
-        value = await _perform(function, args, kwargs)
-        return await self._call(lambda: steps.conclude(name, value, cost=cost))
+        try:
+            value = await _perform(function, args, kwargs)
+            return await self._call(lambda: steps.conclude(name, value, cost=cost))
+        except Exception:
+            steps.forget_use(name)
+            raise
 
     async def wait_signal(
         self,

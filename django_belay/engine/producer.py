@@ -244,8 +244,10 @@ class Producer:
         self._idle.reset()
         if found == wanted and self._free() > 0:
             return  # there is surely more
-        # A round for every single slot would cost a statement a job: let a batch come free.
-        self._pause(spread(options.busy_poll_s), ends=max(self._slots.total // 2, 1))
+        # A round for every single slot would cost a statement a job: let a batch come free. Where
+        # fewer were found than asked for, no slot is missed: only a poke or the cadence calls.
+        ends = max(self._slots.total // 2, 1) if found == wanted else 0
+        self._pause(spread(options.busy_poll_s), ends=ends)
 
     def _pause(self, seconds: float, *, ends: int) -> None:
         """Wait for ends of jobs or a poke; at most until a gathered call is due."""

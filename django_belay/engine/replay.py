@@ -7,20 +7,20 @@ there: a step to execute, a signal to wait for, a child to end.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, NoReturn, TypeAlias, cast
 
 from django_belay.contract import envelope
 from django_belay.contract.envelope import Opaque
 from django_belay.contract.job import JSON, Job, Lease, Standing, Step
-from django_belay.contract.names import CHILDREN_SIGNAL, is_reserved, sleep_step
-from django_belay.contract.state import State
+from django_belay.contract.names import CHILDREN_SIGNAL, await_step, is_reserved, sleep_step
+from django_belay.contract.state import State, is_terminal
 from django_belay.engine.context import JobContext
 from django_belay.engine.run import Run
 from django_belay.engine.runner import Runner
 from django_belay.engine.services import Services
-from django_belay.engine.steps import Journaled, Steps, check_step_name
+from django_belay.engine.steps import Journaled, Steps, check_step_name, refuse_foreign
 from django_belay.exceptions import (
     BudgetStop,
     Cancel,
@@ -36,6 +36,7 @@ Ending: TypeAlias = Literal["done", "blocked", "raised", "cancelled", "failed", 
 
 _HOLDER: Final = "replay"
 _FRAMES: Final = 20
+_FOR_CHILDREN: Final = await_step(CHILDREN_SIGNAL, 0)[:-1]
 # What a replay may ask of the storage; everything else writes.
 _READS: Final = frozenset(
     {
@@ -77,10 +78,13 @@ class Replay:
         error: The exception's type and message, or the reason that the code gave.
         trace: The end of the exception's traceback.
         read: Steps that were read from the journal, in that order.
-        unread: Steps of the journal that today's code did not ask for, in the journal's order.
+        unread: Steps of the journal that today's code did not ask for, in the journal's order; spawns,
+            sleeps, clearings and waits under the names they have there, such as ``$spawn:pages``.
         out_of_order: The first step read that is not the one the journal has there: what the journal
             has, and what was read.
         repeated: Step names that were asked for more than once.
+        misfit: What the job is, where the code's end does not fit it.
+        is_ordered: Whether the steps of the code end in one order only; those of an async job need not.
     """
 
     job_id: int
@@ -96,13 +100,15 @@ class Replay:
     unread: list[str] = field(default_factory=list)
     out_of_order: tuple[str, str] | None = None
     repeated: list[str] = field(default_factory=list)
+    misfit: str | None = None
+    is_ordered: bool = True
 
     @property
     def agrees(self) -> bool:
-        """Whether code and journal agree: nothing unread, in order, and an end that fits the job's."""
-        if self.unread or self.out_of_order or self.repeated or self.matches is False:
+        """Whether code and journal agree: nothing unread, in order, and an end that fits the job."""
+        if self.unread or self.repeated or self.misfit is not None or self.matches is False:
             return False
-        return self.state != "succeeded" or self.ending == "done"
+        return self.out_of_order is None or not self.is_ordered
 
 
 def replay(job: Job, services: Services) -> Replay:
@@ -119,15 +125,20 @@ def replay(job: Job, services: Services) -> Replay:
         raise NotReplayable(
             f"job {job.id} ({job.kind}) is a chunk job: its items have no steps, so there is no journal to replay"
         )
-    storage = _ReadOnly(services.storage)
+    edge = _Edge()
+    storage = _ReadOnly(services.storage, edge)
     reading = replace(services, storage=cast(Storage, storage))
     # The definition alone says whether it is async; isolation is a matter of real runs.
     claimed = replace(job, state="running", leased_by=_HOLDER, cancel_requested=False)
     run = Run(claimed, definition, claimed_at=job.inserted_at)
-    steps = ReplaySteps(run, reading)
+    steps = ReplaySteps(run, reading, edge)
     context = JobContext(run, reading, steps=steps)
-    found = Replay(job_id=job.id, kind=job.kind, state=job.state, ending="done")
+    found = Replay(
+        job_id=job.id, kind=job.kind, state=job.state, ending="done", is_ordered=not definition.is_async
+    )
     _perform(found, lambda: Runner(reading).perform(run, context), steps, storage)
+    if edge.blocked is not None:
+        _block(found, edge.blocked)
     _compare(found, job, steps)
     return found
 
@@ -135,14 +146,11 @@ def replay(job: Job, services: Services) -> Replay:
 def _perform(found: Replay, code: Callable[[], Any], steps: ReplaySteps, storage: _ReadOnly) -> None:
     try:
         found.value = envelope.decode(envelope.encode(code()))
-    except _Stop as stop:
-        found.ending, found.blocked = "blocked", stop.blocked
     except Park as park:
-        found.ending, found.blocked = "blocked", _parked(park, storage)
+        _block(found, _parked(park, storage))
     except Snooze as snooze:
         if (name := steps.sleeping) is not None:
-            found.ending = "blocked"
-            found.blocked = Blocked(on="sleep", name=name, detail=f"until {snooze.until.isoformat()}")
+            _block(found, Blocked(on="sleep", name=name, detail=f"until {snooze.until.isoformat()}"))
         else:
             found.ending, found.error = "snoozed", f"until {snooze.until.isoformat()}"
     except Cancel as cancel:
@@ -158,6 +166,12 @@ def _perform(found: Replay, code: Callable[[], Any], steps: ReplaySteps, storage
         found.trace = "".join(traceback.format_exception(error, limit=-_FRAMES))
 
 
+def _block(found: Replay, blocked: Blocked) -> None:
+    """Where the record ended is how the replay ended, whatever the code made of the interrupt."""
+    found.ending, found.blocked = "blocked", blocked
+    found.value = found.error = found.trace = None
+
+
 def _parked(park: Park, storage: _ReadOnly) -> Blocked:
     if park.name != CHILDREN_SIGNAL:
         until = "" if park.deadline is None else f"until {park.deadline.isoformat()}"
@@ -167,15 +181,29 @@ def _parked(park: Park, storage: _ReadOnly) -> Blocked:
 
 
 def _compare(found: Replay, job: Job, steps: ReplaySteps) -> None:
-    recorded = steps.recorded
     found.read, found.repeated = list(steps.read), sorted(steps.repeated)
-    asked = set(steps.read)
-    found.unread = [name for name in recorded if name not in asked]
-    expected = [name for name in recorded if name in asked]
+    found.unread = list(steps.unread())
+    expected = [name for name in steps.recorded if name in steps.read]
     differing = (pair for pair in zip(expected, found.read, strict=False) if pair[0] != pair[1])
     found.out_of_order = next(differing, None)
     if found.ending == "done" and job.state == "succeeded":
         found.matches = envelope.decode_or_opaque(job.result) == found.value
+    found.misfit = _misfit(found.ending, job)
+
+
+def _misfit(ending: Ending, job: Job) -> str | None:
+    """What the job is, where an end does not fit it.
+
+    A job that failed or was cancelled may come further with today's code than it did, and one that
+    runs or will run has its end before it.
+    """
+    if job.state == "succeeded" and ending != "done":
+        return "the job has succeeded"
+    if job.state == "awaiting" and ending != "blocked":
+        return "the job waits"
+    if ending == "raised" and not job.errors:
+        return "the job has recorded no error"
+    return None
 
 
 class ReplaySteps(Steps):
@@ -187,42 +215,56 @@ class ReplaySteps(Steps):
         sleeping: The sleep that was read last and whose time may not have come.
     """
 
-    def __init__(self, run: Run, services: Services) -> None:
+    blocks = False
+
+    def __init__(self, run: Run, services: Services, edge: _Edge) -> None:
         super().__init__(run, services)
         found = services.storage.get_steps(run.job.id)
         self._journal = {step.name: step for step in found}
+        self._edge = edge
+        self._asked: set[str] = set()
         self.recorded = [step.name for step in found if not is_reserved(step.name)]
-        self.read: list[str] = []
+        self.read: dict[str, None] = {}
         self.repeated: set[str] = set()
         self.sleeping: str | None = None
+
+    def unread(self) -> Iterator[str]:
+        """What the journal has and the code did not ask for."""
+        for name in self._load():
+            asked = self._asked if is_reserved(name) else self.read
+            # A wait is asked for its end first; that for children is not asked for once they have ended.
+            if name.removesuffix(":until") not in asked and not name.startswith(_FOR_CHILDREN):
+                yield name
 
     def look_up(self, name: str) -> Journaled | None:
         """The value of a recorded step; one that is not stops the replay before its body."""
         check_step_name(name)
         step = self._load().get(name)
         if step is None:
-            raise _Stop(Blocked(on="step", name=name, detail="it is not in the journal"))
+            self._edge.stop(Blocked(on="step", name=name, detail="it is not in the journal"))
         if name in self.read:
             self.repeated.add(name)
-        else:
-            self.read.append(name)
+        self.read[name] = None
         value = envelope.decode(step.value)
         if isinstance(value, Opaque):
-            raise _Stop(Blocked(on="step", name=name, detail=str(value)))
+            self._edge.stop(Blocked(on="step", name=name, detail=str(value)))
         return Journaled(value)
 
     def find(self, name: str) -> Step | None:
         """A reserved step; where a spawn or a clearing is not recorded, the replay ends before it."""
         kind, _, rest = name.partition(":")
         self.sleeping = rest if name == sleep_step(rest) else None
+        self._asked.add(name)
         found = super().find(name)
-        if found is None and kind in ("$spawn", "$clear"):
-            raise _Stop(_unrecorded(name))
+        if found is not None:
+            refuse_foreign(found)
+        elif kind in ("$spawn", "$clear"):
+            self._edge.stop(_unrecorded(name))
         return found
 
     def record(self, name: str, value: Any) -> Any:
         """What a run would journal now is where the record ends."""
-        raise _Stop(_unrecorded(name))
+        self._edge.stop(_unrecorded(name))
 
     def note_use(self, name: str) -> None:
         """Nothing to warn of."""
@@ -248,15 +290,32 @@ class _Stop(Interrupt):
     """Ends a replay from inside the job's code."""
 
     def __init__(self, blocked: Blocked) -> None:
-        self.blocked = blocked
         super().__init__(str(blocked))
+
+
+class _Edge:
+    """The end of the record.
+
+    Attributes:
+        blocked: Where the code came to it first; it may have gone on in spite of the interrupt.
+    """
+
+    def __init__(self) -> None:
+        self.blocked: Blocked | None = None
+
+    def stop(self, blocked: Blocked) -> NoReturn:
+        """End the replay here."""
+        if self.blocked is None:
+            self.blocked = blocked
+        raise _Stop(blocked)
 
 
 class _ReadOnly:
     """A storage that answers reads, takes what a run may repeat at will, and stops at every other write."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, edge: _Edge) -> None:
         self._storage = storage
+        self._edge = edge
 
     @property
     def capabilities(self) -> Any:
@@ -286,20 +345,19 @@ class _ReadOnly:
         """A wait for children clears their signal before it looks; here it only looks."""
         if name == CHILDREN_SIGNAL:
             return False
-        raise _Stop(Blocked(on="clear", name=name, detail="it is not in the journal"))
+        self._edge.stop(Blocked(on="clear", name=name, detail="it is not in the journal"))
 
     def open_children(self, scope: str) -> Sequence[int]:
         """Children that a park waits for."""
         parent_id = int(scope.partition(":")[2])
-        done = ("succeeded", "failed", "cancelled")
-        return [child.id for child in self._storage.children(parent_id) if child.state not in done]
+        return [child.id for child in self._storage.children(parent_id) if not is_terminal(child.state)]
 
     def __getattr__(self, name: str) -> Any:
         if name in _READS:
             return getattr(self._storage, name)
 
         def refuse(*_: object, **__: object) -> Any:
-            raise _Stop(Blocked(on="write", name=name, detail="the code would change the storage here"))
+            self._edge.stop(Blocked(on="write", name=name, detail="the code would change the storage here"))
 
         return refuse
 
@@ -324,4 +382,5 @@ def as_facts(found: Replay) -> Mapping[str, JSON]:
         "unread": found.unread,
         "out_of_order": found.out_of_order,
         "repeated": found.repeated,
+        "misfit": found.misfit,
     }

@@ -30,6 +30,9 @@ CostOption: TypeAlias = Cost | Callable[[Any], Cost] | None
 
 MAX_NAME = 255
 
+# In place of a name's use: that it was used again is in the log already.
+_TOLD = object()
+
 
 @dataclass(frozen=True, slots=True)
 class Journaled:
@@ -43,14 +46,19 @@ class Steps:
 
     The journal is read in one query before the first step of a resumed job; a first
     run asks nothing but the contract's re-read before each step (rule 17).
+
+    Attributes:
+        blocks: Whether a look-up may wait for the storage, and so must not be made on an event loop.
     """
+
+    blocks = True
 
     def __init__(self, run: Run, services: Services) -> None:
         self._run = run
         self._services = services
         self._journal: dict[str, Step] | None = None
         self._loading = threading.Lock()
-        self._used: set[str] = set()
+        self._used: dict[str, object] = {}
 
     def perform(self, name: str, body: Callable[[], Any], *, cost: CostOption, atomic: bool) -> Any:
         """The journaled value of a step, executed at most until it is journaled.
@@ -60,9 +68,13 @@ class Steps:
         found = self.look_up(name)
         if found is not None:
             return found.value
-        if atomic:
-            return self._perform_atomically(name, body, cost)
-        return self.conclude(name, body(), cost=cost)
+        try:
+            if atomic:
+                return self._perform_atomically(name, body, cost)
+            return self.conclude(name, body(), cost=cost)
+        except Exception:
+            self.forget_use(name)
+            raise
 
     def look_up(self, name: str) -> Journaled | None:
         """The value of a step that needs no call; else whatever speaks against one is raised."""
@@ -104,7 +116,7 @@ class Steps:
         step = NewStep(name=name, value=data)
         written = self._write(step)
         self._remember(step, written.value)
-        _refuse_foreign(self._load()[name])
+        refuse_foreign(self._load()[name])
         self._check(written.standing)
         return envelope.decode(written.value)
 
@@ -115,6 +127,10 @@ class Steps:
     def note_use(self, name: str) -> None:
         """Warn where a name is used again in one run."""
         self._note_use(name)
+
+    def forget_use(self, name: str) -> None:
+        """A step that failed left nothing behind: the code may try it again."""
+        self._used.pop(name, None)
 
     def remember(self, name: str, value: bytes) -> None:
         """Take over what another operation has journaled for this run."""
@@ -127,20 +143,24 @@ class Steps:
         return self._services.options.ack_retry_s
 
     def _note_use(self, name: str) -> None:
-        if name in self._used:
-            if self._services.options.strict_steps:
-                raise StepReused(
-                    f"job {self._run.job.id} uses the step name {name!r} again in one run: the second step would "
-                    'get the first one\'s value. Give each step a name of its own; BELAY["STRICT_STEPS"] = False '
-                    "makes this a warning"
-                )
-            worker_log.warning(
-                "job %s uses the step name %r again in one run; it gets the first value",
-                self._run.job.id,
-                name,
-                extra=job_facts(self._run.job),
+        mine = object()
+        # One operation, so that of two steps side by side one sees the other.
+        earlier = self._used.setdefault(name, mine)
+        if earlier is mine or earlier is _TOLD:
+            return
+        if self._services.options.strict_steps:
+            raise StepReused(
+                f"job {self._run.job.id} uses the step name {name!r} again in one run: the second step would "
+                'get the first one\'s value. Give each step a name of its own; BELAY["STRICT_STEPS"] = False '
+                "makes this a warning"
             )
-        self._used.add(name)
+        self._used[name] = _TOLD
+        worker_log.warning(
+            "job %s uses the step name %r again in one run; it gets the first value",
+            self._run.job.id,
+            name,
+            extra=job_facts(self._run.job),
+        )
 
     def _load(self) -> dict[str, Step]:
         if self._journal is None:
@@ -153,7 +173,7 @@ class Steps:
         job_id = self._run.job.id
         steps = persist(self._run, lambda: self._services.storage.get_steps(job_id), for_s=self._patience_s)
         for step in steps:
-            _refuse_foreign(step)
+            refuse_foreign(step)
         return {step.name: step for step in steps}
 
     def _read_standing(self) -> Standing:
@@ -286,7 +306,12 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def _refuse_foreign(step: Step) -> None:
+def refuse_foreign(step: Step) -> None:
+    """Refuse a reserved step that another SDK wrote.
+
+    Raises:
+        ForeignReservedStep: It is one.
+    """
     if is_reserved(step.name) and step.value is not None and envelope.is_etf(step.value):
         raise ForeignReservedStep(
             f"job {step.job_id} has the reserved step {step.name!r} in Erlang's format: it was begun by the "

@@ -51,9 +51,12 @@ def _lines(found: Replay) -> list[str]:
         )
     if found.out_of_order:
         recorded, read = map(report.printable, found.out_of_order)
-        lines.append(f"  order    the journal has {recorded} where today's code reads {read}")
+        excuse = "" if found.is_ordered else "; steps of an async job may end in any order"
+        lines.append(f"  order    the journal has {recorded} where today's code reads {read}{excuse}")
     if found.repeated:
         lines.append(f"  twice    {_names(found.repeated)}: asked for again in one run")
+    if found.misfit:
+        lines.append(f"  end      {found.misfit}, and today's code ends otherwise")
     lines.append("code and journal agree" if found.agrees else "code and journal part ways")
     if found.trace:
         lines += ["", *map(report.printable, found.trace.rstrip().splitlines())]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ from django_belay.contract.job import JSON, Lease, Signal
 from django_belay.contract.notification import PokePolicy
 from django_belay.exceptions import JobNotFound
 from django_belay.storage.postgres import hints
+from django_belay.storage.postgres.combining import Combiner
 from django_belay.storage.postgres.locks import lock
 from django_belay.storage.postgres.rows import json_text
 from django_belay.storage.postgres.session import Params, Rows, Session, Transaction, atomically
@@ -22,6 +24,39 @@ def find_signal(
     """Of the first scope, in the given order, that has one."""
     rows = session.run("find_signal", {"scopes": list(scopes), "name": name, "newer_than": newer_than})
     return _signal(rows[0]) if rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a wait looks for."""
+
+    scopes: tuple[str, ...]
+    name: str
+    newer_than: datetime | None
+
+
+def looks(session: Session) -> Combiner[Look, Signal | None]:
+    """Finds signals for the threads of a process."""
+    return Combiner(
+        lambda one: find_signal(session, one.scopes, one.name, newer_than=one.newer_than),
+        lambda some: _find_signals(session, some),
+        key=lambda one: one,
+    )
+
+
+def _find_signals(session: Session, some: Sequence[Look]) -> list[Signal | Exception | None]:
+    asked = [(n, scope, one.name, one.newer_than) for n, one in enumerate(some) for scope in one.scopes]
+    rows = session.run(
+        "find_signals",
+        {
+            "ns": [n for n, _, _, _ in asked],
+            "scopes": [scope for _, scope, _, _ in asked],
+            "names": [name for _, _, name, _ in asked],
+            "newer_thans": [newer_than for _, _, _, newer_than in asked],
+        },
+    )
+    found = {row[0]: _signal(row[1:]) for row in rows}
+    return [found.get(n) for n in range(len(some))]
 
 
 def list_signals(session: Session, scope: str) -> list[Signal]:

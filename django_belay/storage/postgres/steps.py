@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django_belay.contract.job import Standing, Step
 from django_belay.exceptions import JobNotFound
 from django_belay.storage.base import NewStep, StepWritten
+from django_belay.storage.postgres.combining import Combiner
 from django_belay.storage.postgres.session import Session
 
 
@@ -57,6 +59,73 @@ def put_step(session: Session, job_id: int, step: NewStep, *, now: datetime) -> 
         found = find_step(session, job_id, step.name)
         value = None if found is None else found.value
     return StepWritten(value=value, inserted=inserted, standing=_standing(standing))
+
+
+# -- many at once -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A free step of one job."""
+
+    job_id: int
+    step: NewStep
+    now: datetime
+
+
+def standings(session: Session) -> Combiner[int, Standing]:
+    """Reads standings for the threads of a process."""
+
+    def many(job_ids: Sequence[int]) -> list[Standing | Exception]:
+        rows = session.run("get_standings", {"job_ids": list(job_ids)})
+        found = {row[0]: _standing(row[1:]) for row in rows}
+        return [found.get(job_id) or JobNotFound(job_id) for job_id in job_ids]
+
+    return Combiner(lambda job_id: get_standing(session, job_id), many, key=lambda job_id: job_id)
+
+
+def journals(session: Session) -> Combiner[int, list[Step]]:
+    """Reads the steps of resumed jobs for the threads of a process."""
+
+    def many(job_ids: Sequence[int]) -> list[list[Step] | Exception]:
+        found: dict[int, list[Step]] = {job_id: [] for job_id in job_ids}
+        for row in session.run("get_steps_of", {"job_ids": list(job_ids)}):
+            found[row[0]].append(_step(row))
+        return [found[job_id] for job_id in job_ids]
+
+    return Combiner(lambda job_id: get_steps(session, job_id), many, key=lambda job_id: job_id)
+
+
+def writes(session: Session) -> Combiner[Write, StepWritten]:
+    """Writes free steps of different jobs for the threads of a process."""
+    return Combiner(
+        lambda one: put_step(session, one.job_id, one.step, now=one.now),
+        lambda some: _put_steps(session, some),
+        key=lambda one: one.job_id,
+    )
+
+
+def _put_steps(session: Session, some: Sequence[Write]) -> list[StepWritten | Exception]:
+    rows = session.run(
+        "put_steps",
+        {
+            "job_ids": [one.job_id for one in some],
+            "names": [one.step.name for one in some],
+            "values": [one.step.value for one in some],
+            "nows": [one.now for one in some],
+        },
+    )
+    answers: list[StepWritten | Exception] = [JobNotFound(one.job_id) for one in some]
+    for n, inserted, value, is_seen, *standing in rows:
+        one = some[n - 1]
+        if inserted:
+            value = one.step.value
+        elif not is_seen:
+            # Committed by another run after this statement began; its snapshot is too old.
+            found = find_step(session, one.job_id, one.step.name)
+            value = None if found is None else found.value
+        answers[n - 1] = StepWritten(value=value, inserted=inserted, standing=_standing(standing))
+    return answers
 
 
 def _standing(row: Sequence[Any]) -> Standing:

@@ -69,6 +69,8 @@ class PostgresStore:
         poke: When an insert pokes its queues (rule 11); shared by the stores of a process.
         listen_params: psycopg's parameters for a direct connection to LISTEN on;
             ``None`` where polling must do.
+        combines: Many threads journal steps through this store at once, each statement a
+            transaction of its own: what piles up goes together.
     """
 
     def __init__(
@@ -77,10 +79,15 @@ class PostgresStore:
         *,
         poke: PokePolicy | None = None,
         listen_params: Mapping[str, Any] | None = None,
+        combines: bool = False,
     ) -> None:
         self.session = session
         self.poke = poke if poke is not None else PokePolicy()
         self._listen_params = listen_params
+        self._standings = steps.standings(session) if combines else None
+        self._writes = steps.writes(session) if combines else None
+        self._journals = steps.journals(session) if combines else None
+        self._looks = signals.looks(session) if combines else None
         self._pruned = pruning.Cursors()
         self._settled = maintenance.Rotation()
 
@@ -222,15 +229,21 @@ class PostgresStore:
         )
 
     def get_standing(self, job_id: int) -> Standing:
+        if self._standings is not None:
+            return self._standings.ask(job_id)
         return steps.get_standing(self.session, job_id)
 
     def get_steps(self, job_id: int) -> list[Step]:
+        if self._journals is not None:
+            return self._journals.ask(job_id)
         return steps.get_steps(self.session, job_id)
 
     def find_step(self, job_id: int, name: str) -> Step | None:
         return steps.find_step(self.session, job_id, name)
 
     def put_step(self, job_id: int, step: NewStep, *, now: datetime) -> StepWritten:
+        if self._writes is not None and not (step.usd_micros or step.tokens):
+            return self._writes.ask(steps.Write(job_id, step, now))
         return steps.put_step(self.session, job_id, step, now=now)
 
     def append_event(self, job_id: int, payload: JSON, *, now: datetime) -> int:
@@ -244,6 +257,8 @@ class PostgresStore:
     def find_signal(
         self, scopes: Sequence[str], name: str, *, newer_than: datetime | None = None
     ) -> Signal | None:
+        if self._looks is not None:
+            return self._looks.ask(signals.Look(tuple(scopes), name, newer_than))
         return signals.find_signal(self.session, scopes, name, newer_than=newer_than)
 
     def list_signals(self, scope: str) -> list[Signal]:

@@ -98,8 +98,7 @@ def has_incomplete_child(unit: Unit, parent_id: int, *, spawns: Sequence[str] | 
     if spawns is None:
         return True
     stems = {spawn_stem(parent_id, name) for name in spawns}
-    rows = (unit.view.open.get(job_id) for job_id in found.states)
-    return any(_stem(row["unique_key"]) in stems for row in rows if row is not None)
+    return any(_stem(unit.view.open[job_id]["unique_key"]) in stems for job_id in found.open)
 
 
 def _stem(key: str | None) -> str | None:

@@ -40,7 +40,7 @@ class Children:
     """How the children of a job stand (§8.4)."""
 
     states: dict[int, State] = field(default_factory=dict)
-    open: int = 0
+    open: set[int] = field(default_factory=set)
 
 
 class View:
@@ -134,7 +134,8 @@ class View:
         if row["parent_id"] is not None:
             children = self.children.setdefault(row["parent_id"], Children())
             children.states[job_id] = row["state"]
-            children.open += is_open
+            if is_open:
+                children.open.add(job_id)
         if row["workflow_id"] is not None:
             workflow = self.workflows.setdefault(row["workflow_id"], Workflow())
             workflow.states[job_id] = row["state"]
@@ -154,7 +155,7 @@ class View:
         if row["parent_id"] is not None:
             children = self.children[row["parent_id"]]
             del children.states[job_id]
-            children.open -= is_open
+            children.open.discard(job_id)
             if not children.states:
                 del self.children[row["parent_id"]]
         if row["workflow_id"] is not None:
@@ -182,7 +183,10 @@ class View:
         if after["parent_id"] is not None:
             children = self.children[after["parent_id"]]
             children.states[job_id] = after["state"]
-            children.open += opened
+            if after["state"] in TERMINAL:
+                children.open.discard(job_id)
+            else:
+                children.open.add(job_id)
         if after["workflow_id"] is not None:
             workflow = self.workflows[after["workflow_id"]]
             workflow.states[job_id] = after["state"]

@@ -1,0 +1,139 @@
+"""One statement for what many threads ask at the same time (§8.2).
+
+A hundred jobs in one process journal their steps from a hundred threads. A statement for each is a
+commit for each, and a hand-over between threads for each; a statement for all that wait costs both
+once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+#: Statements on their way at a time: while one waits for its commit, the next one is asked.
+WIDTH = 2
+#: Questions in one statement.
+MOST = 100
+
+
+class Combiner(Generic[Q, A]):
+    """Answers questions of many threads, alone where there is one, together where they pile up.
+
+    A thread asks at once while fewer than ``WIDTH`` statements are on their way. Whoever comes
+    later waits for one to end; the first of those who wait then asks for all of them.
+
+    Args:
+        one: Answers one question.
+        many: Answers several in one transaction, in their order, an exception in place of an answer
+            that could not be given. Where it raises, each is asked alone.
+        key: Questions with the same key are never asked together.
+    """
+
+    def __init__(
+        self,
+        one: Callable[[Q], A],
+        many: Callable[[Sequence[Q]], Sequence[A | Exception]],
+        *,
+        key: Callable[[Q], Hashable],
+    ) -> None:
+        self._one = one
+        self._many = many
+        self._key = key
+        self._lock = threading.Lock()
+        self._flying = 0
+        self._waiting: deque[_Request[Q, A]] = deque()
+
+    def ask(self, question: Q) -> A:
+        """The answer, or what ``one`` raises."""
+        request = self._enlist(question)
+        if request is None:
+            return self._ask_alone(question)
+        request.gate.acquire()
+        if request.batch is None:
+            return request.taken() if request.is_answered else self._one(question)
+        return self._lead(request)
+
+    def _enlist(self, question: Q) -> _Request[Q, A] | None:
+        """A place among those who wait; ``None`` where nobody has to."""
+        with self._lock:
+            if self._flying < WIDTH and not self._waiting:
+                self._flying += 1
+                return None
+            request: _Request[Q, A] = _Request(question)
+            self._waiting.append(request)
+            return request
+
+    def _ask_alone(self, question: Q) -> A:
+        try:
+            return self._one(question)
+        finally:
+            self._land()
+
+    def _lead(self, request: _Request[Q, A]) -> A:
+        """Ask for a whole batch, whose first one this is."""
+        batch = request.batch or [request]
+        try:
+            # Where it fails, each asks alone and meets what it must.
+            with suppress(Exception):
+                if len(batch) > 1:
+                    self._answer(batch)
+        finally:
+            for other in batch[1:]:
+                other.gate.release()
+            self._land()
+        return request.taken() if request.is_answered else self._one(request.question)
+
+    def _answer(self, batch: Sequence[_Request[Q, A]]) -> None:
+        answers = self._many([one.question for one in batch])
+        for one, answer in zip(batch, answers, strict=True):
+            one.answer = answer
+            one.is_answered = True
+
+    def _land(self) -> None:
+        """A statement has come back: the first of those who wait asks for them."""
+        with self._lock:
+            self._flying -= 1
+            if not self._waiting or self._flying >= WIDTH:
+                return
+            self._flying += 1
+            leader = self._waiting[0]
+            leader.batch = self._take()
+        leader.gate.release()
+
+    def _take(self) -> list[_Request[Q, A]]:
+        taken: dict[Hashable, _Request[Q, A]] = {}
+        left: deque[_Request[Q, A]] = deque()
+        for request in self._waiting:
+            key = self._key(request.question)
+            if len(taken) < MOST and key not in taken:
+                taken[key] = request
+            else:
+                left.append(request)
+        self._waiting = left
+        return list(taken.values())
+
+
+class _Request(Generic[Q, A]):
+    """A question of a thread that sleeps until somebody has asked it."""
+
+    __slots__ = ("answer", "batch", "gate", "is_answered", "question")
+
+    def __init__(self, question: Q) -> None:
+        self.question = question
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self.batch: list[_Request[Q, A]] | None = None
+        self.answer: A | Exception | None = None
+        self.is_answered = False
+
+    def taken(self) -> A:
+        """The answer; raises one that is an exception."""
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[return-value]
