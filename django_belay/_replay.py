@@ -29,6 +29,7 @@ def replay(job_id: int) -> Replay:
         JobNotFound: No job has this id.
         UnknownKind: No job of its kind is registered here.
         NotReplayable: A chunk job has no journal.
+        ForeignReservedStep: Another SDK has begun the job; it is the one to finish it.
     """
     job = get_row(check_id(job_id))
     services = Services(

@@ -119,6 +119,7 @@ def replay(job: Job, services: Services) -> Replay:
     Raises:
         UnknownKind: No job of that kind is registered.
         NotReplayable: A chunk job: it has no journal.
+        ForeignReservedStep: Another SDK has begun the job.
     """
     definition = services.registry.get(job.kind)
     if definition.options.chunk is not None:
@@ -176,7 +177,7 @@ def _parked(park: Park, storage: _ReadOnly) -> Blocked:
     if park.name != CHILDREN_SIGNAL:
         until = "" if park.deadline is None else f"until {park.deadline.isoformat()}"
         return Blocked(on="signal", name=park.name, detail=until)
-    open_ = [child for child in storage.open_children(park.scope) if child]
+    open_ = storage.open_children(park.scope)
     return Blocked(on="children", name=", ".join(map(str, open_[:20])), detail=f"{len(open_)} have not ended")
 
 
@@ -220,6 +221,8 @@ class ReplaySteps(Steps):
     def __init__(self, run: Run, services: Services, edge: _Edge) -> None:
         super().__init__(run, services)
         found = services.storage.get_steps(run.job.id)
+        for step in found:
+            refuse_foreign(step)
         self._journal = {step.name: step for step in found}
         self._edge = edge
         self._asked: set[str] = set()
@@ -256,9 +259,7 @@ class ReplaySteps(Steps):
         self.sleeping = rest if name == sleep_step(rest) else None
         self._asked.add(name)
         found = super().find(name)
-        if found is not None:
-            refuse_foreign(found)
-        elif kind in ("$spawn", "$clear"):
+        if found is None and kind in ("$spawn", "$clear"):
             self._edge.stop(_unrecorded(name))
         return found
 
@@ -343,9 +344,9 @@ class _ReadOnly:
 
     def clear_signal_in_run(self, lease: Lease, scope: str, name: str, **_: object) -> bool | None:
         """A wait for children clears their signal before it looks; here it only looks."""
-        if name == CHILDREN_SIGNAL:
-            return False
-        self._edge.stop(Blocked(on="clear", name=name, detail="it is not in the journal"))
+        if name != CHILDREN_SIGNAL:
+            self._edge.stop(Blocked(on="clear", name=name, detail="it is not in the journal"))
+        return False
 
     def open_children(self, scope: str) -> Sequence[int]:
         """Children that a park waits for."""

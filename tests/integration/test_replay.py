@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from io import StringIO
 from typing import Any
 
@@ -15,7 +17,7 @@ from django.db import connection
 import django_belay
 from django_belay import Chunk, client
 from django_belay.engine.replay import Replay
-from django_belay.exceptions import JobNotFound, NotReplayable, UnknownKind
+from django_belay.exceptions import ForeignReservedStep, JobNotFound, NotReplayable, UnknownKind
 from django_belay.jobs import job
 from django_belay.testing import drain, override_belay
 
@@ -54,6 +56,17 @@ def scripted(ctx, **_: Any) -> list:
 async def awaits(ctx) -> str:
     first = await ctx.step("a", body, "a")
     return first + await ctx.step("b", body, "b")
+
+
+@job(kind="replay.gathers")
+async def gathers(ctx) -> list:
+    return await asyncio.gather(*(act(ctx) for act in script))
+
+
+@job(kind="replay.isolated", isolation="process")
+def isolated(ctx) -> str:
+    called.append("isolated")
+    return ctx.step("a", body, "a")
 
 
 @job(kind="replay.secret", encrypted=True)
@@ -111,6 +124,109 @@ def test_an_async_job_replays() -> None:
     called.clear()
     found = replay(job_id)
     assert (found.ending, found.value, found.read, called) == ("done", "AB", ["a", "b"], [])
+
+
+def test_steps_of_an_async_job_may_have_ended_in_any_order() -> None:
+    first_may_end = asyncio.Event()
+
+    async def slow() -> str:
+        await first_may_end.wait()
+        return "slow"
+
+    async def quick() -> str:
+        first_may_end.set()
+        return "quick"
+
+    script[:] = [lambda ctx: ctx.step("slow", slow), lambda ctx: ctx.step("quick", quick)]
+    job_id = gathers.enqueue().id
+    drain()
+    found = replay(job_id)
+    assert (found.ending, found.value) == ("done", ["slow", "quick"])
+    assert (found.out_of_order, found.agrees) == (("quick", "slow"), True)
+
+
+def test_steps_side_by_side_with_one_that_is_not_recorded_are_read() -> None:
+    script[:] = [step("a"), step("b")]
+    job_id = gathers.enqueue().id
+    drain()
+    called.clear()
+    script.insert(1, step("new"))
+    found = replay(job_id)
+    assert found.blocked is not None
+    assert (found.blocked.name, found.unread, called) == ("new", [], [])
+
+
+def test_a_job_with_a_process_of_its_own_runs_in_this_one() -> None:
+    job_id = isolated.enqueue().id
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO belay_steps (job_id, seq, name, value, usd_micros, tokens, inserted_at)"
+            " VALUES (%s, 1, 'a', %s, 0, 0, now())",
+            [job_id, b'"A"'],
+        )
+    found = replay(job_id)
+    assert (found.ending, found.value, called) == ("done", "A", ["isolated"])
+
+
+def test_code_that_swallows_its_end_is_still_blocked_there() -> None:
+    job_id = record(step("a"))
+
+    def swallows(ctx: Any) -> None:
+        with suppress(BaseException):
+            ctx.step("new", body, "new")
+
+    script.append(swallows)
+    found = replay(job_id)
+    assert found.blocked is not None
+    assert (found.ending, found.blocked.name) == ("blocked", "new")
+
+
+@pytest.mark.parametrize(
+    ("act", "ending"),
+    [(lambda ctx: 1 / 0, "raised"), (lambda ctx: "no wait", "done")],
+    ids=["raises", "returns"],
+)
+def test_a_waiting_job_whose_code_gets_not_to_its_wait_parts_ways(act: Any, ending: str) -> None:
+    job_id = record(step("a"), lambda ctx: ctx.wait_signal("go"))
+    script[1] = act
+    found = replay(job_id)
+    assert (found.ending, found.agrees) == (ending, False)
+    assert found.misfit == "the job waits"
+    text, code = run(job_id)
+    assert code == 3
+    assert "the job waits" in text
+
+
+def test_an_exception_that_the_job_has_not_recorded_parts_ways() -> None:
+    def fails(ctx: Any) -> None:
+        raise LookupError("no such thing")
+
+    job_id = record(step("a"), fails)
+    assert replay(job_id).agrees
+    script[1] = step("b")
+    unstarted = scripted.enqueue().id
+    script.insert(0, fails)
+    found = replay(unstarted)
+    assert (found.ending, found.misfit) == ("raised", "the job has recorded no error")
+
+
+def test_spawns_sleeps_and_waits_that_code_forgot_are_named() -> None:
+    job_id = record(
+        lambda ctx: ctx.spawn("extra", child, {"n": 1}),
+        lambda ctx: ctx.sleep("nap", 0),
+        lambda ctx: ctx.clear_signal("go"),
+        step("a"),
+        lambda ctx: ctx.wait_signal("go"),
+    )
+    found = replay(job_id)
+    assert (found.unread, found.agrees) == ([], True)
+    script[:] = [step("a"), step("new")]
+    assert replay(job_id).unread == [
+        "$spawn:extra",
+        "$sleep:nap",
+        "$clear:go:1",
+        "$await:go:1:until",
+    ]
 
 
 def test_a_step_that_is_not_recorded_stops_before_its_body() -> None:
@@ -253,6 +369,15 @@ def test_a_foreign_step_value_without_json_view_is_named_and_not_used() -> None:
     assert "opaque" in found.blocked.detail
 
 
+def test_a_job_that_another_sdk_has_begun_is_refused() -> None:
+    job_id = record(lambda ctx: ctx.spawn("extra", child, {"n": 1}))
+    with connection.cursor() as cursor:
+        etf = bytes([131, 106])  # an empty list
+        cursor.execute("UPDATE belay_steps SET value = %s WHERE job_id = %s", [etf, job_id])
+    with pytest.raises(ForeignReservedStep, match="let that SDK finish it"):
+        client.replay(job_id)
+
+
 def test_what_cannot_be_replayed_is_a_named_error() -> None:
     with pytest.raises(JobNotFound):
         client.replay(2**40)
@@ -262,6 +387,20 @@ def test_what_cannot_be_replayed_is_a_named_error() -> None:
     with pytest.raises(NotReplayable, match="chunk"):
         client.replay(chunked.enqueue().id)
     assert django_belay.replay is client.replay
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nothing_is_committed_where_every_statement_would_commit_alone() -> None:
+    job_id = record(step("a"))
+    script[:] = [
+        lambda ctx: Group.objects.create(name="of the replay").name,
+        lambda ctx: child.enqueue(n=1).id > 0,
+        step("a"),
+        step("new"),
+    ]
+    found = replay(job_id)
+    assert found.blocked is not None
+    assert (found.blocked.name, found.read) == ("new", ["a"])
 
 
 # -- the command ----------------------------------------------------------------
@@ -314,3 +453,56 @@ def test_a_step_name_used_twice_is_a_warning_and_an_error_in_strict_mode(caplog:
     assert client.get(job_id).state == "failed"
     assert entry["type"].endswith("StepReused")
     assert "give each step a name of its own" in entry["error"].lower()
+
+
+def test_a_step_that_failed_and_is_tried_again_is_not_used_twice(caplog: Any) -> None:
+    failures = iter([ConnectionError("once")])
+
+    def flaky() -> str:
+        for failure in failures:
+            raise failure
+        return "fetched"
+
+    def tries(ctx: Any) -> str:
+        with suppress(ConnectionError):
+            ctx.step("fetch", flaky)
+        return ctx.step("fetch", flaky)
+
+    with override_belay(STRICT_STEPS=True):
+        job_id = record(tries)
+    assert client.get(job_id).result(timeout=0) == ["fetched"]
+    assert "again" not in caplog.text
+
+
+def test_an_async_step_that_failed_may_be_tried_again() -> None:
+    failures = iter([ConnectionError("once")])
+
+    async def flaky() -> str:
+        for failure in failures:
+            raise failure
+        return "fetched"
+
+    async def tries(ctx: Any) -> str:
+        with suppress(ConnectionError):
+            await ctx.step("fetch", flaky)
+        return await ctx.step("fetch", flaky)
+
+    script[:] = [tries]
+    with override_belay(STRICT_STEPS=True):
+        job_id = gathers.enqueue().id
+        drain()
+    assert client.get(job_id).result(timeout=0) == ["fetched"]
+
+
+def test_one_name_for_steps_side_by_side_is_an_error_in_strict_mode() -> None:
+    script[:] = [step("a"), step("a")]
+    with override_belay(STRICT_STEPS=True):
+        job_id = gathers.enqueue().id
+        drain()
+    assert client.get_row(job_id).errors[0]["type"].endswith("StepReused")
+
+
+def test_a_name_used_many_times_is_told_once(caplog: Any) -> None:
+    record(*[step("a")] * 50, *[step("b")] * 2)
+    assert caplog.text.count("uses the step name 'a' again") == 1
+    assert caplog.text.count("uses the step name 'b' again") == 1
