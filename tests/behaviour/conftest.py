@@ -48,7 +48,8 @@ OWNER_ALONE = frozenset({"make_child", "one_owner"})
 
 @pytest.fixture
 def one_owner() -> None:
-    """Asked for by tests of what an owner keeps in memory: a pruned job's bytes go by compaction alone."""
+    """Asked for by tests that a new owner each time would make endless, and by those of what an owner keeps
+    in memory: a pruned job's bytes go by compaction alone."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -105,6 +105,7 @@ def test_8_6_a_tree_below_a_job_that_has_ended_is_cancelled_too(store: Storage, 
     assert [(answer.job_id, answer.done) for answer in answers] == [(root.id, False), (child, True)]
 
 
+@pytest.mark.usefixtures("one_owner")
 def test_a_large_tree_is_cancelled_whole(store: Storage, clock: SimClock) -> None:
     [root] = add(store, clock)
     children = add(store, clock, 600, parent_id=root)

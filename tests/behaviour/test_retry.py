@@ -136,6 +136,7 @@ def test_9_two_retries_of_one_key_at_the_same_time_never_raise(
         store.request_cancel(winner, reason="tidy", now=clock.now())
 
 
+@pytest.mark.usefixtures("one_owner")
 def test_many_members_are_retried_whatever_their_order(store: Storage, clock: SimClock) -> None:
     """More than one transaction's worth, each dependent before what it depends on."""
     [root] = add(store, clock, state="failed", workflow_id="w", wf_name="root")

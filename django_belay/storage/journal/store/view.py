@@ -146,7 +146,7 @@ class View:
             self._wait_for_deps(workflow, row)
 
     def _part(self, row: Row) -> None:
-        job_id, is_open = row["id"], row["state"] not in TERMINAL
+        job_id = row["id"]
         key = row["unique_key"]
         if key is not None and row["unique_mode"] in WINDOWED and self.kept_keys.get(key) == job_id:
             del self.kept_keys[key]
