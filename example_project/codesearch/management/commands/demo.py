@@ -225,7 +225,7 @@ class Command(BaseCommand):
             )
         self._say(
             self.style.SUCCESS(
-                "   ok: the same files and terms as a plain count in one process, each read once"
+                "   ok: the same files and terms as a plain count in one process, each counted once"
             )
         )
 
