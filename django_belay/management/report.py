@@ -244,7 +244,8 @@ def write_answers(
         if form == "json":
             out.write(dump({name: told, "done": len(told) - skipped, "skipped": skipped}))
         elif form == "text":
-            out.write(f"{len(told) - skipped} done, {skipped} skipped")
+            word = "would be done" if any(one["what"] == "would be done" for one in told) else "done"
+            out.write(f"{len(told) - skipped} {word}, {skipped} skipped")
     return written
 
 

@@ -73,7 +73,7 @@ def check(session: Session) -> None:
     if not has_local:
         raise SchemaTooOld(
             f"database {database!r} has schema migration {version} but lacks this SDK's own tables or indexes "
-            f"(belay_x_*); {_MIGRATE_HINT}"
+            "(belay_x_*); run 'manage.py belay_migrate' on it ('migrate' has run already and does nothing more)"
         )
 
 
