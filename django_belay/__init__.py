@@ -13,7 +13,18 @@ from django_belay.registry import Chunk, Isolation, Unique
 
 if TYPE_CHECKING:
     from django_belay.batches import Batch
-    from django_belay.client import JobHandle, enqueue_job, list_jobs, replay, stats
+    from django_belay.client import (
+        JobHandle,
+        aenqueue_job,
+        alist_jobs,
+        areplay,
+        astats,
+        enqueue_job,
+        list_jobs,
+        replay,
+        stats,
+    )
+    from django_belay.client import aget as aget_job
     from django_belay.client import get as get_job
     from django_belay.deferred import Deferred
     from django_belay.engine.async_context import AsyncJobContext
@@ -37,6 +48,11 @@ __all__ = [
     "Unique",
     "Workflow",
     "__version__",
+    "aenqueue_job",
+    "aget_job",
+    "alist_jobs",
+    "areplay",
+    "astats",
     "enqueue_job",
     "get_job",
     "job",
@@ -55,6 +71,11 @@ _LAZY = {
     "JobFunction": ("django_belay.jobs", "JobFunction"),
     "JobHandle": ("django_belay.client", "JobHandle"),
     "Workflow": ("django_belay.workflows", "Workflow"),
+    "aenqueue_job": ("django_belay.client", "aenqueue_job"),
+    "aget_job": ("django_belay.client", "aget"),
+    "alist_jobs": ("django_belay.client", "alist_jobs"),
+    "areplay": ("django_belay.client", "areplay"),
+    "astats": ("django_belay.client", "astats"),
     "enqueue_job": ("django_belay.client", "enqueue_job"),
     "get_job": ("django_belay.client", "get"),
     "job": ("django_belay.jobs", "job"),

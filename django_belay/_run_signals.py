@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django_belay import signals
+from django_belay._enqueue import announce
 from django_belay.contract.job import Job
 from django_belay.contract.outcome import Outcome, apply_outcome
 from django_belay.engine.clock import Clock
@@ -11,7 +12,7 @@ from django_belay.engine.telemetry import Hooks, outcome_name
 
 
 def signal_hooks(clock: Clock) -> Hooks:
-    """Hooks that send ``job_started``, ``job_finished`` and ``lease_lost``."""
+    """Hooks that send ``job_started``, ``job_finished``, ``lease_lost``, and ``job_enqueued`` of children."""
 
     def finished(context: JobContext, outcome: Outcome | None, duration_s: float) -> None:
         if not signals.job_finished.receivers:
@@ -29,7 +30,7 @@ def signal_hooks(clock: Clock) -> Hooks:
             duration_s=duration_s,
         )
 
-    return Hooks(job_started=_started, job_finished=finished, lease_lost=_lease_lost)
+    return Hooks(job_started=_started, job_finished=finished, lease_lost=_lease_lost, jobs_enqueued=announce)
 
 
 def _started(context: JobContext) -> None:

@@ -277,6 +277,10 @@ class WorkflowHandle:
         """As :meth:`jobs`."""
         return await sync_to_async(self.jobs)()
 
+    async def ajob(self, name: str) -> JobHandle:
+        """As :meth:`job`."""
+        return await sync_to_async(self.job)(name)
+
     async def acancel(
         self, reason: str = "", *, join: bool = False
     ) -> list[Controlled] | Deferred[list[Controlled]]:

@@ -16,6 +16,7 @@ from django_belay import _control as control
 from django_belay import conf
 from django_belay._calls import AnyCall, as_call
 from django_belay._enqueue import CallMaker
+from django_belay._twins import twin
 from django_belay._workflow import (
     WorkflowHandle,
     WorkflowStatus,
@@ -35,7 +36,7 @@ from django_belay.handles import JobHandle
 from django_belay.jobs import JobFunction
 from django_belay.storage.base import Controlled
 
-__all__ = ["ON_COMPLETE", "Batch", "BatchHandle", "BatchProgress", "get"]
+__all__ = ["ON_COMPLETE", "Batch", "BatchHandle", "BatchProgress", "aget", "get"]
 
 #: The member's name of the job that runs at the end; the others are "0", "1", …
 ON_COMPLETE: Final = "on_complete"
@@ -201,6 +202,10 @@ class BatchHandle(WorkflowHandle):
         """
         return self.job(ON_COMPLETE)
 
+    async def aon_complete(self) -> JobHandle:
+        """As :attr:`on_complete`."""
+        return await self.ajob(ON_COMPLETE)
+
     def results(self) -> dict[str, JSON]:
         """The decoded result of each job that has succeeded so far, by its index as text."""
         return {
@@ -253,3 +258,6 @@ def get(batch_id: str) -> BatchHandle:
     if not storage_for_client().storage.workflow_states(check_text("id", batch_id)):
         raise WorkflowNotFound(batch_id)
     return BatchHandle(batch_id)
+
+
+aget = twin(get)

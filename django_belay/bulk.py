@@ -18,13 +18,32 @@ from typing import Any
 from django_belay import conf
 from django_belay._control import check_text
 from django_belay._operate import check_move, instant_of
+from django_belay._twins import twin, twin_of_iterator
 from django_belay.client import job_filter
 from django_belay.contract.state import INCOMPLETE, STATES, TERMINAL, State, sources
 from django_belay.db import storage_for_client
 from django_belay.exceptions import ConfigurationError, InvalidInput
 from django_belay.storage.base import Controlled, JobFilter, Storage
 
-__all__ = ["cancel", "count", "erase_payload", "freeze", "move", "reschedule", "retry", "unfreeze", "where"]
+__all__ = [
+    "acancel",
+    "acount",
+    "aerase_payload",
+    "afreeze",
+    "amove",
+    "areschedule",
+    "aretry",
+    "aunfreeze",
+    "cancel",
+    "count",
+    "erase_payload",
+    "freeze",
+    "move",
+    "reschedule",
+    "retry",
+    "unfreeze",
+    "where",
+]
 
 #: Jobs in one batch.
 BATCH = 500
@@ -186,3 +205,15 @@ def _storage() -> Storage:
             "leave the atomic() block, or change the jobs one by one"
         )
     return found.storage
+
+
+# -- async twins ----------------------------------------------------------------
+
+acount = twin(count)
+acancel = twin_of_iterator(cancel, batch=BATCH)
+aerase_payload = twin_of_iterator(erase_payload, batch=BATCH)
+afreeze = twin_of_iterator(freeze, batch=BATCH)
+amove = twin_of_iterator(move, batch=BATCH)
+areschedule = twin_of_iterator(reschedule, batch=BATCH)
+aretry = twin_of_iterator(retry, batch=BATCH)
+aunfreeze = twin_of_iterator(unfreeze, batch=BATCH)

@@ -31,6 +31,7 @@ from django_belay._control import (
 from django_belay._operate import erase_payload, freeze, move, reschedule, unfreeze
 from django_belay._options import OF_THE_ROW, check_name, merge
 from django_belay._replay import replay
+from django_belay._twins import twin
 from django_belay._waiting import aawait_result, await_result
 from django_belay.contract.job import JSON
 from django_belay.contract.json_value import dump_jsonb
@@ -47,8 +48,25 @@ __all__ = [
     "JobHandle",
     "StepRecord",
     "aawait_result",
+    "acancel",
+    "aclear_signal",
     "aenqueue_job",
+    "aerase_payload",
+    "afreeze",
     "aget",
+    "aget_events",
+    "aget_row",
+    "aget_steps",
+    "alist_jobs",
+    "amove",
+    "areplay",
+    "areschedule",
+    "aretry",
+    "asignal",
+    "asignals",
+    "astats",
+    "asteer",
+    "aunfreeze",
     "await_result",
     "cancel",
     "clear_signal",
@@ -204,3 +222,24 @@ def stats() -> list[QueueStats]:
     Contract: §4.
     """
     return storage_for_client().storage.queue_stats(now=conf.clock().now())
+
+
+# -- async twins -----------------------------------------------------------------
+
+acancel = twin(cancel)
+aclear_signal = twin(clear_signal)
+aerase_payload = twin(erase_payload)
+afreeze = twin(freeze)
+aget_events = twin(get_events)
+aget_row = twin(get_row)
+aget_steps = twin(get_steps)
+alist_jobs = twin(list_jobs)
+amove = twin(move)
+areplay = twin(replay)
+areschedule = twin(reschedule)
+aretry = twin(retry)
+asignal = twin(signal)
+asignals = twin(signals)
+astats = twin(stats)
+asteer = twin(steer)
+aunfreeze = twin(unfreeze)

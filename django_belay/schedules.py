@@ -19,6 +19,7 @@ from typing import Any, Literal
 from django_belay import _enqueue, conf
 from django_belay._cron_job import build_job, settings_entries
 from django_belay._options import check_name
+from django_belay._twins import twin
 from django_belay.contract.cron import parse_schedule
 from django_belay.contract.cron_due import CATCH_UP, CatchUp
 from django_belay.contract.job import JSON
@@ -33,6 +34,15 @@ from django_belay.storage.base import CronRow, Storage
 
 __all__ = [
     "Schedule",
+    "acheck",
+    "adelete",
+    "aget",
+    "alist",
+    "anext_runs",
+    "apause",
+    "aput",
+    "aresume",
+    "arun_now",
     "check",
     "delete",
     "get",
@@ -406,3 +416,16 @@ def list() -> Sequence[Schedule]:
     """Every entry of settings and rows, by name; broken ones say what is wrong."""
     entries, last_slots = _Entries.read(), _last_slots()
     return tuple(entries.describe(entry, last_slots) for _, entry in sorted(entries.merged.items()))
+
+
+# -- async twins --------------------------------------------------------------------------
+
+acheck = twin(check)
+adelete = twin(delete)
+aget = twin(get)
+alist = twin(list)
+anext_runs = twin(next_runs)
+apause = twin(pause)
+aput = twin(put)
+aresume = twin(resume)
+arun_now = twin(run_now)

@@ -14,6 +14,7 @@ from asgiref.sync import sync_to_async
 
 from django_belay import conf
 from django_belay._calls import AnyCall, Call, ForeignCall, as_call, call, call_kind
+from django_belay._twins import twin
 from django_belay._workflow import WorkflowHandle, WorkflowStatus, check_text, insert_members, new_id
 from django_belay.contract.job import NewJob
 from django_belay.contract.workflow_graph import check_ignore, topological_order
@@ -28,6 +29,7 @@ __all__ = [
     "Workflow",
     "WorkflowHandle",
     "WorkflowStatus",
+    "aget",
     "call",
     "call_kind",
     "get",
@@ -137,7 +139,7 @@ class Workflow:
         """As :meth:`enqueue`."""
         return await sync_to_async(self.enqueue)()
 
-    insert = enqueue
+    insert, ainsert = enqueue, aenqueue
 
     def _dep_names(self, name: str, deps: Collection[Node | str] | Node | str) -> tuple[str, ...]:
         given = (deps,) if isinstance(deps, Node | str) else deps
@@ -174,3 +176,6 @@ def get(workflow_id: str) -> WorkflowHandle:
     if not storage_for_client().storage.workflow_states(check_text("id", workflow_id)):
         raise WorkflowNotFound(workflow_id)
     return WorkflowHandle(workflow_id)
+
+
+aget = twin(get)

@@ -20,7 +20,7 @@ from django_belay.engine.rows import ChildRows, Spawnable
 from django_belay.engine.run import Run
 from django_belay.engine.services import Services, persist
 from django_belay.engine.steps import Steps
-from django_belay.engine.telemetry import job_facts, worker_log
+from django_belay.engine.telemetry import call_hook, job_facts, worker_log
 from django_belay.exceptions import (
     ChildrenFailed,
     ChildrenGone,
@@ -101,8 +101,10 @@ class Children:
         ]
 
     def _insert_chunk(self, rows: Sequence[NewJob]) -> None:
-        with self._services.gate:
-            self._services.storage.insert_jobs(rows, now=self._services.clock.now())
+        services = self._services
+        with services.gate:
+            inserted = services.storage.insert_jobs(rows, now=services.clock.now())
+        call_hook(services.hooks.jobs_enqueued, rows, inserted)
 
     def _rebuild(self, name: str, count: int) -> list[int]:
         """The ids by the children's keys, and a look whether an earlier attempt spawned more."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from django_belay.contract.job import Job
+from django_belay.contract.job import Job, NewJob
 from django_belay.contract.outcome import (
     Awaiting,
     Cancelled,
@@ -28,6 +28,7 @@ from django_belay.contract.outcome import (
 
 if TYPE_CHECKING:
     from django_belay.engine.context import JobContext
+    from django_belay.storage.base import Inserted
 
 
 def _engine_logger(name: str) -> logging.Logger:
@@ -69,7 +70,8 @@ class Hooks:
     ``before_job`` and ``after_job`` run in the thread of the job, also after it raised;
     ``thread_ended`` runs as the last thing of a thread that ran jobs. ``job_finished``
     gets ``None`` as outcome when the run lost its lease. ``around_async`` is entered in the
-    task of an async job, around its code.
+    task of an async job, around its code. ``jobs_enqueued`` is told of the rows of a spawn and
+    the answers for them.
     """
 
     before_job: Callable[[], None] | None = None
@@ -78,6 +80,7 @@ class Hooks:
     job_started: Callable[[JobContext], None] | None = None
     job_finished: Callable[[JobContext, Outcome | None, float], None] | None = None
     lease_lost: Callable[[Job], None] | None = None
+    jobs_enqueued: Callable[[Sequence[NewJob], Sequence[Inserted]], None] | None = None
     around_async: Callable[[], AbstractAsyncContextManager[None]] | None = None
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.test import override_settings
@@ -488,3 +489,17 @@ def test_the_command_refuses_what_does_not_fit(args: tuple[str, ...], message: s
     with pytest.raises(CommandError, match=message):
         belay_cron(*args)
     assert rows() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_async_code_sets_schedules_up() -> None:
+    async def live() -> list[str]:
+        await schedules.aput("nightly", "0 3 * * *", ECHO, {"value": 1})
+        assert (await schedules.apause("nightly")).paused
+        assert len(await schedules.anext_runs("nightly", count=2)) == 2
+        handle = await schedules.arun_now("nightly")
+        names = [entry.name for entry in await schedules.alist()]
+        await schedules.adelete("nightly")
+        return [*names, handle.state]
+
+    assert async_to_sync(live)() == ["nightly", "ready"]

@@ -230,3 +230,22 @@ def test_ids_and_filters_exclude_each_other_and_one_is_needed() -> None:
             command(*args)
     with pytest.raises(CommandError, match="a queue, a priority"):
         command("move", jobs.echo.enqueue(1).id)
+
+
+# -- for async code ----------------------------------------------------------------
+
+
+@committed
+def test_async_code_operates_on_many_jobs_and_may_stop_in_between() -> None:
+    ids = [jobs.echo.enqueue(n).id for n in range(3)]
+
+    async def live() -> tuple[int, list[int]]:
+        wanted = bulk.where(kind=jobs.echo.kind)
+        frozen = [answer.job_id async for answer in bulk.afreeze(wanted, limit=2)]
+        return await bulk.acount(wanted, frozenset({"paused"})), frozen
+
+    count, frozen = async_to_sync(live)()
+    assert count == 2
+    assert sorted(frozen) == ids[1:]
+    assert async_to_sync(client.acancel)(ids[0], reason="no need").done
+    assert client.get(ids[0]).state == "cancelled"

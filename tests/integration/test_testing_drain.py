@@ -20,7 +20,7 @@ from django_belay.db import storage_for_client
 from django_belay.exceptions import ConfigurationError, JobFailed
 from django_belay.jobs import job
 from django_belay.registry import registry
-from django_belay.signals import job_finished, job_started
+from django_belay.signals import job_enqueued, job_finished, job_started
 from django_belay.testing import DrainReport, SimClock, adrain, assert_enqueued, drain, override_belay
 from tests.integration import worker
 
@@ -480,3 +480,25 @@ def test_every_job_here_is_known() -> None:
     assert "drain.note" in registry
     note.enqueue("x")
     assert_enqueued(note)
+
+
+@job(kind="drain.family")
+def family(ctx) -> list[str]:
+    return ctx.map_children("notes", note, [{"what": "a"}, {"what": "b"}])
+
+
+def test_the_signal_of_an_enqueueing_is_sent_for_children_too() -> None:
+    told: list[tuple[str, list[int]]] = []
+
+    def hear(sender: str, job_ids: list[int], **_: Any) -> None:
+        told.append((sender, job_ids))
+
+    job_enqueued.connect(hear)
+    try:
+        parent = family.enqueue()
+        drain()
+    finally:
+        job_enqueued.disconnect(hear)
+    assert parent.result(timeout=0) == ["a", "b"]
+    children = sorted(child.id for child in client.list_jobs(parent_id=parent.id))
+    assert told == [("drain.family", [parent.id]), ("drain.note", children)]
