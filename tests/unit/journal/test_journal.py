@@ -211,7 +211,7 @@ def test_waiting_threads_learn_that_the_write_failed(root: str) -> None:
         for order in (2, 3):
             others.append(threading.Thread(target=append, args=(order,)))
             others[-1].start()
-            while len(journal._waiters) < order - 1:
+            while len(journal._commit._waiters) < order - 1:
                 continue  # until this thread waits, so that the orders come in turn
         go.set()
         for thread in (first, *others):
@@ -237,14 +237,17 @@ def test_records_of_another_thread_are_kept_out_of_an_open_frame(root: str) -> N
 @pytest.mark.parametrize("writer", ["inline", "scribe"])
 def test_a_forked_child_does_not_hold_the_store(root: str, writer: str) -> None:
     ours, theirs = os.pipe()
+    is_up, says_so = os.pipe()
     journal = own(root, writer=writer)
     child = os.fork()
     if child == 0:
         os.close(theirs)
+        os.write(says_so, b"1")
         os.read(ours, 1)  # until the parent is done with it
         os._exit(0)
     try:
         os.close(ours)
+        os.read(is_up, 1)
         journal.append([insertion(1)])
         journal.close()  # a scribe ends once nobody holds the other end of its pipe
         with own(root) as again:
@@ -252,6 +255,8 @@ def test_a_forked_child_does_not_hold_the_store(root: str, writer: str) -> None:
     finally:
         os.close(theirs)
         os.waitpid(child, 0)
+        os.close(is_up)
+        os.close(says_so)
 
 
 def test_a_child_that_closes_the_journal_takes_nothing_from_its_owner(root: str) -> None:

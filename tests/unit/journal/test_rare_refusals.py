@@ -256,7 +256,7 @@ def test_exhausted_counters_and_oversized_records(root: Path, monkeypatch: pytes
     with filled(root, 1) as journal:
         planned = journal.tail.planned
         journal.tail.planned = planned._replace(next_sequence=2**64)
-        assert reason(journal.tail.plan, 8, 1, b"", []) == "sequence_exhausted"
+        assert reason(journal.tail.plan, [(8, 1, b"")], []) == "sequence_exhausted"
         journal.tail.planned = planned
         monkeypatch.setattr(tail_module, "MAX_SEALED_BYTES", 100)
         assert reason(next_position, Position(1, 44, 1, 1), 500, 4096) == "record_exceeds_segment"

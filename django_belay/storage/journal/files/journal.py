@@ -1,7 +1,7 @@
 """An owned store: opened, activated, appended to by many threads, closed.
 
-Records are applied to the state and given their place under one lock; a thread that waits
-for them writes everything planned so far in one batch, syncs once, and wakes the others.
+Records are applied to the state and given their place under one lock; they are written in batches,
+one sync each (see ``commit``).
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from django_belay.exceptions import JournalError, JournalLocked
 from django_belay.storage.journal.format.extension import Frame
 from django_belay.storage.journal.format.limits import MAX_U64
 from django_belay.storage.journal.format.pair import Payload, encode_payload
+from django_belay.storage.journal.format.record import OVERHEAD_BYTES
 from django_belay.storage.journal.format.refusal import located, refuse
-from django_belay.storage.journal.format.segment import HEADER_BYTES
+from django_belay.storage.journal.format.segment import FOOTER_BYTES, HEADER_BYTES
 from django_belay.storage.journal.state.finished import location
 from django_belay.storage.journal.state.store_state import StoreState
 
 from . import disk, layout
 from .authority import Authority, recheck_authority
+from .commit import GroupCommit, Told
 from .filesystem import RESERVE_BYTES, Durability, Room, check_durable
 from .ownership import Ownership, acquire
 from .pen import InlinePen, Pen, ScribePen
@@ -59,13 +61,17 @@ class Journal:
         self.pen = pen
         self.lock = threading.RLock()
         self.tail = tail
-        self._runs: list[Run] = []
-        self._writing = False
-        self._waiters: list[_Waiter] = []
         self._admits = True
-        self._written_through = tail.written.next_sequence - 1
         recovered.state.go_live()
         self._room = Room(ownership.root, options.reserve_bytes)
+        self._settled_at = tail.written
+        self._commit = GroupCommit(
+            lambda runs: self.tail.write(runs),
+            self._room,
+            through=tail.written.next_sequence - 1,
+            settled=self._try_settle,
+            check=self._check_writable,
+        )
         self.delta: list[tuple[int, int, bytes]] | None = None
         self.compacting = threading.Lock()
         self.closed = False
@@ -104,39 +110,52 @@ class Journal:
             JournalError: A record is refused, or the writer is poisoned or closed.
         """
         encoded = [encode_payload(item) for item in items]
-        size = sum(len(payload) + 28 for _, _, payload in encoded) + 2 * (HEADER_BYTES + 64)
+        size = 2 * (HEADER_BYTES + FOOTER_BYTES)
+        for _, _, payload in encoded:
+            size += len(payload) + OVERHEAD_BYTES
         with self.lock:
             self._check_admits()
-            self._room.take(size)
+            self._settle()
+            self._commit.reserve(size)
             planned = self.tail.planned
             runs: list[Run] = []
             try:
-                places = [self.tail.plan(kind, schema, payload, runs) for kind, schema, payload in encoded]
+                places = self.tail.plan(encoded, runs)
                 if len(items) == 1:
                     self.state.apply(items[0], places[0])
                 else:
                     self.state.apply_together(list(zip(items, places, strict=True)))
-            except JournalError:
+            except BaseException as error:
                 self.tail.planned = planned
-                raise
-            except BaseException:  # interrupted: nobody knows how far the state came
-                self.tail.planned = planned
-                self.tail.poisoned = True
+                self._commit.release(size)
+                # Interrupted, nobody knows how far the state came.
+                self.tail.poisoned = self.tail.poisoned or not isinstance(error, JournalError)
                 raise
             self._framing = threading.get_ident() if self.state.open_frame is not None else None
-            self._room.promised += size
-            self._join(runs)
             if self.delta is not None:
                 self.delta.extend(encoded)
-            return self.tail.planned.next_sequence - 1
+            sequence = self.tail.planned.next_sequence - 1
+            self._commit.add(runs, sequence)
+            return sequence
 
     def wait(self, sequence: int) -> None:
         """Return once everything through ``sequence`` is durable (or written, by the durability)."""
-        while self._written_through < sequence:
-            with self.lock:
-                turn = self._enlist(sequence)
-            if self._take_turn(turn):
-                return
+        self._commit.wait(sequence)
+
+    def follow(self, told: Told) -> Callable[[], None]:
+        """Be told once a batch through which sequence everything is durable: for a loop, which must not
+        :meth:`wait`.
+
+        Whoever follows submits the requests of many clients, keeps what :meth:`submit` returned,
+        and answers all that ``told(through, error)`` covers in one sweep; after an error nothing more
+        becomes durable. From the first call on a thread of the journal's own writes what gathers,
+        while the loop goes on. ``told`` is called in that thread: it hands over to the loop
+        (``call_soon_threadsafe``) and must not raise.
+
+        Returns:
+            Call it to be told no more.
+        """
+        return self._commit.follow(told)
 
     def append(self, items: Sequence[Payload]) -> int:
         """Submit and wait."""
@@ -146,38 +165,12 @@ class Journal:
         """Decide on records, submit them and wait; the last one's sequence.
 
         ``decide`` sees the state under the owner's lock, so that nothing comes between what
-        it saw and what it says; it must be quick and must not wait for anything. The lock is
-        taken once: with many appenders, waiting for it is most of what an append costs.
+        it saw and what it says; it must be quick and must not wait for anything.
         """
         with self.lock:
             sequence = self.submit(decide(self.state))
-            turn = self._enlist(sequence)
-        if not self._take_turn(turn):
-            self.wait(sequence)
+        self._commit.wait(sequence)
         return sequence
-
-    def _enlist(self, sequence: int) -> _Batch | _Waiter | None:
-        """Under the lock: a batch to write, a place among those who wait, or None when it is done."""
-        if self._written_through >= sequence:
-            return None
-        self._check_process()
-        if self.tail.poisoned:
-            raise located(refuse("io", "poisoned"), path=self.path)
-        if self._writing:
-            waiter = _Waiter(sequence)
-            self._waiters.append(waiter)
-            return waiter
-        self._writing = True
-        runs, self._runs = self._runs, []
-        return _Batch(runs, self.tail.planned.next_sequence - 1, self._room.promised)
-
-    def _take_turn(self, turn: _Batch | _Waiter | None) -> bool:
-        """Outside the lock: write the batch or sleep; True when the sequence is surely durable."""
-        if isinstance(turn, _Waiter):
-            return turn.block()
-        if turn is not None:
-            self._write(turn)
-        return True
 
     def flush(self) -> None:
         """Wait for everything submitted so far."""
@@ -209,8 +202,9 @@ class Journal:
         while True:
             self.flush()
             with self.lock:
-                if self._writing or self._runs:
+                if not self._commit.is_idle:
                     continue
+                self._settle()
                 yield
                 return
 
@@ -222,7 +216,8 @@ class Journal:
         self.recovered.authority = authority
         self.recovered.reader.turn_to(authority.segments)
         self.tail = _new_tail(authority, position, crc, self.pen, self.options)
-        self._written_through = position.next_sequence - 1
+        self._settled_at = self.tail.written
+        self._commit.restart(position.next_sequence - 1)
 
     def recheck(self) -> None:
         """Refuse when root, lock, pointer or directories are no longer those that are owned.
@@ -247,6 +242,8 @@ class Journal:
                 self.flush()
         finally:
             self.closed = True
+            if self._process_id == os.getpid():
+                self._commit.close()
             self.tail.close()
             self.pen.close()
             self.recovered.close()
@@ -271,74 +268,28 @@ class Journal:
             raise located(
                 refuse("argument", "mutation_not_admitted", "another thread's frame is open"), path=self.path
             )
+        self._check_writable()
+
+    def _check_writable(self) -> None:
+        self._check_process()
         if self.tail.poisoned:
             raise located(refuse("io", "poisoned"), path=self.path)
 
-    def _join(self, runs: list[Run]) -> None:
-        for run in runs:
-            if self._runs and self._runs[-1].segment_id == run.segment_id:
-                self._runs[-1].frames.extend(run.frames)
-            else:
-                self._runs.append(run)
+    def _try_settle(self) -> None:
+        """A batch is on disk. Whoever wrote it does not wait for the owner's lock, which may be held
+        by somebody who waits for the batch; the next submission makes up for it."""
+        if self.lock.acquire(blocking=False):
+            try:
+                self._settle()
+            finally:
+                self.lock.release()
 
-    def _write(self, batch: _Batch) -> None:
-        """Write one batch outside the lock, then wake who waited for it and one who goes on."""
-        good = False
-        through = batch.through
-        try:
-            self.tail.write(batch.runs)
-            good = True
-        finally:
-            with self.lock:
-                self._writing = False
-                if good:
-                    self._written_through = through
-                    at = self.tail.written
-                    self.state.written(location(at.segment_id, at.size))
-                    self._room.promised -= batch.promised
-                    self._room.refresh()
-                waiting, self._waiters = self._waiters, []
-                served = [waiter for waiter in waiting if good and waiter.sequence <= through]
-                rest = [waiter for waiter in waiting if not good or waiter.sequence > through]
-                # After a failure everyone looks for himself; else the first of the rest leads.
-                called = rest[:1] if good else rest
-                self._waiters.extend(rest[len(called) :])
-            for waiter in called:
-                waiter.wake(done=False)
-            for waiter in served:
-                waiter.wake(done=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """What one thread writes for all that planned before it."""
-
-    runs: list[Run]
-    through: int
-    promised: int
-
-
-class _Waiter:
-    """A thread that waits for a batch. A bare lock: a condition would make all of them queue for
-    the owner's lock again when they wake."""
-
-    __slots__ = ("_done", "_gate", "sequence")
-
-    def __init__(self, sequence: int) -> None:
-        self.sequence = sequence
-        self._done = False
-        self._gate = threading.Lock()
-        self._gate.acquire()
-
-    def block(self) -> bool:
-        """Sleep until woken; True when the sequence is durable."""
-        self._gate.acquire()
-        return self._done
-
-    def wake(self, *, done: bool) -> None:
-        """Wake the thread."""
-        self._done = done
-        self._gate.release()
+    def _settle(self) -> None:
+        """Under the lock: let the state drop from memory what can be read back now."""
+        at = self.tail.written
+        if at is not self._settled_at:
+            self._settled_at = at
+            self.state.written(location(at.segment_id, at.size))
 
 
 def open_journal(

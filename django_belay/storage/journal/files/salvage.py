@@ -296,7 +296,7 @@ def _write_tail(prefix: _Prefix, segments: Directory, manifest: Manifest, room: 
         runs: list[Run] = []
         for item in _tail_records(prefix):
             room.take(len(item.payload) + OVERHEAD_BYTES)
-            tail.plan(item.record_type, item.payload_schema, item.payload, runs)
+            tail.plan([(item.record_type, item.payload_schema, item.payload)], runs)
             if tail.planned.next_sequence - tail.written.next_sequence >= _BATCH_RECORDS:
                 tail.write(runs)
                 runs = []

@@ -7,6 +7,7 @@ stand; ``write`` carries the plan out, later and in the same order.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -117,18 +118,29 @@ class Tail:
         self.file = self._open_segment(position.segment_id)
         self._open = True
 
-    def plan(self, record_type: int, schema: int, payload: bytes, runs: list[Run]) -> int:
-        """Add one record to ``runs``; its place as a location."""
-        if self.planned.next_sequence > MAX_U64:
-            raise refuse("resource_limit", "sequence_exhausted")
-        size = OVERHEAD_BYTES + len(payload)
-        at = next_position(self.planned, size, self._target)
-        segment_id, offset, first, sequence = at
-        if not runs or runs[-1].segment_id != segment_id:
-            runs.append(Run(segment_id, offset))
-        runs[-1].frames.append(frame(record_type, schema, sequence, payload))
-        self.planned = Position(segment_id, offset + size, first, sequence + 1)
-        return location(segment_id, offset)
+    def plan(self, records: Iterable[tuple[int, int, bytes]], runs: list[Run]) -> list[int]:
+        """Add records (type, schema, payload) to ``runs``; their places as locations."""
+        segment_id, offset, first, sequence = self.planned
+        places: list[int] = []
+        for record_type, schema, payload in records:
+            if sequence > MAX_U64:
+                raise refuse("resource_limit", "sequence_exhausted")
+            size = OVERHEAD_BYTES + len(payload)
+            if offset == HEADER_BYTES or not self._fits(offset + size, sequence - first):
+                at = next_position(Position(segment_id, offset, first, sequence), size, self._target)
+                segment_id, offset, first, sequence = at
+            if not runs or runs[-1].segment_id != segment_id:
+                runs.append(Run(segment_id, offset))
+            runs[-1].frames.append(frame(record_type, schema, sequence, payload))
+            places.append(location(segment_id, offset))
+            offset += size
+            sequence += 1
+        self.planned = Position(segment_id, offset, first, sequence)
+        return places
+
+    def _fits(self, end: int, records: int) -> bool:
+        """Whether a record may end there in a segment that holds some."""
+        return end + FOOTER_BYTES <= self._target and records < MAX_SEGMENT_RECORDS
 
     def write(self, runs: list[Run]) -> None:
         """Write what was planned, turning segments where the plan does.
