@@ -1,15 +1,17 @@
 -- put_steps · contract §8.2; rules 29, 30 · belay_jobs and belay_steps primary keys
 -- put_step for free steps of different jobs at once: nothing is charged, so no row is changed
 -- and KEY SHARE, taken in id order, is all that is locked.
+-- Each array stands in a SELECT, which the planner does not look into: the plan is made once.
 WITH given AS MATERIALIZED (
   SELECT g.job_id, g.name, g.value, g.inserted_at, g.n
-    FROM unnest(%(job_ids)s::bigint[], %(names)s::text[], %(values)s::bytea[], %(nows)s::timestamptz[])
+    FROM unnest((SELECT %(job_ids)s::bigint[]), (SELECT %(names)s::text[]), (SELECT %(values)s::bytea[]),
+                (SELECT %(nows)s::timestamptz[]))
            WITH ORDINALITY AS g (job_id, name, value, inserted_at, n)
 ), job AS MATERIALIZED (
   SELECT j.id, j.state, j.leased_by, j.cancel_requested, j.budget_usd_micros, j.budget_tokens,
          j.spent_usd_micros, j.spent_tokens
     FROM belay_jobs AS j
-   WHERE j.id = ANY (%(job_ids)s::bigint[])
+   WHERE j.id = ANY ((SELECT %(job_ids)s::bigint[])::bigint[])
    ORDER BY j.id FOR KEY SHARE
 ), written AS (
   INSERT INTO belay_steps (job_id, seq, name, value, usd_micros, tokens, inserted_at)

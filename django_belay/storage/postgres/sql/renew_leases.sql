@@ -3,15 +3,16 @@
 -- job is still ours is read from the statement's snapshot by a plain SELECT: a lease
 -- that it does not show is lost for good, since no claim round's name comes back.
 -- The || keeps out the index of what runs: dead entries of all that has run fill it up.
+-- Each array stands in a SELECT, which the planner does not look into: the plan is made once.
 WITH held AS MATERIALIZED (
   SELECT h.id, h.leased_by
-    FROM unnest(%(ids)s::bigint[], %(leases)s::text[]) AS h (id, leased_by)
+    FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::text[])) AS h (id, leased_by)
 ),
 mine AS MATERIALIZED (
   SELECT j.id, j.leased_by
     FROM belay_jobs AS j
-   WHERE j.id = ANY (%(ids)s::bigint[]) AND j.state || '' = 'running'
-     AND j.leased_by = ANY (%(leases)s::text[])
+   WHERE j.id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND j.state || '' = 'running'
+     AND j.leased_by = ANY ((SELECT %(leases)s::text[])::text[])
    ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
 ),
 renewed AS (
@@ -24,7 +25,7 @@ renewed AS (
 seen AS MATERIALIZED (
   SELECT j.id, j.leased_by
     FROM belay_jobs AS j
-   WHERE j.id = ANY (%(ids)s::bigint[]) AND j.state || '' = 'running'
+   WHERE j.id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND j.state || '' = 'running'
 )
 SELECT h.id,
        EXISTS (SELECT FROM renewed AS r WHERE r.id = h.id),
