@@ -449,7 +449,7 @@ def test_the_command_changes_several_and_says_what_it_skipped(clock: SimClock) -
 def test_a_dry_run_changes_nothing(action: str) -> None:
     schedules.put("echo", "@daily", ECHO, {"value": 1}, paused=action == "resume")
     before = rows()
-    assert belay_cron(action, "echo", "--dry-run") == "echo would be done\n1 done, 0 skipped\n"
+    assert belay_cron(action, "echo", "--dry-run") == "echo would be done\n1 would be done, 0 skipped\n"
     assert rows() == before
     assert client.list_jobs() == []
 

@@ -74,7 +74,7 @@ def secret(ctx, token: str) -> str:
     return ctx.step("hash", body, token)
 
 
-@job(kind="replay.chunk", queue="chunks", chunk=Chunk(size=2))
+@job(kind="replay.chunk", queue="replay-chunks", chunk=Chunk(size=2))
 def chunked(ctx, items) -> None: ...
 
 
