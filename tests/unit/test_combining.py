@@ -70,11 +70,11 @@ def server() -> Server:
 
 
 def piled(server: Server, numbers: Sequence[int], key: Any = lambda n: n) -> tuple[Crowd, Combiner[int, int]]:
-    """A crowd whose questions wait behind two statements that are on their way."""
+    """A crowd whose questions wait behind slow statements, as many as may be on their way."""
     combiner: Combiner[int, int] = Combiner(server.one, server.many, key=key)
     crowd = Crowd(combiner)
-    for first in (1001, 1002):
-        crowd.ask(first)
+    for number in range(combining.WIDTH):
+        crowd.ask(1001 + number)
         assert server.arrived.acquire(timeout=20)
     for number in numbers:
         crowd.ask(number)
@@ -92,15 +92,15 @@ def test_a_question_alone_is_asked_alone(server: Server) -> None:
 
 def test_what_piles_up_is_asked_together(server: Server) -> None:
     crowd, _ = piled(server, range(10))
-    server.go.release(3)
+    server.go.release(combining.WIDTH + 1)
     crowd.join()
     assert {n: crowd.answers[n] for n in range(10)} == {n: n * n for n in range(10)}
-    assert [len(numbers) for numbers in server.statements] == [1, 1, 10]
+    assert [len(numbers) for numbers in server.statements] == [*[1] * combining.WIDTH, 10]
 
 
 def test_each_gets_its_own_error(server: Server) -> None:
     crowd, _ = piled(server, [-1, 2, -3])
-    server.go.release(3)
+    server.go.release(combining.WIDTH + 1)
     crowd.join()
     assert [crowd.answers[n] for n in (-1, 2, -3)] == ["LookupError('-1')", 4, "LookupError('-3')"]
 
@@ -118,7 +118,7 @@ def test_questions_of_one_key_are_never_together(server: Server) -> None:
     crowd, _ = piled(server, [1, 3, 2], key=lambda n: n % 2)
     server.go.release(10)
     crowd.join()
-    assert sorted(len(numbers) for numbers in server.statements[2:]) == [1, 2]
+    assert sorted(len(numbers) for numbers in server.statements[combining.WIDTH :]) == [1, 2]
     assert {n: crowd.answers[n] for n in (1, 2, 3)} == {1: 1, 2: 4, 3: 9}
 
 
@@ -128,4 +128,15 @@ def test_a_statement_holds_a_bounded_number(server: Server, monkeypatch: pytest.
     server.go.release(20)
     crowd.join()
     assert max(map(len, server.statements)) == 4
-    assert len(crowd.answers) == 12
+    assert len(crowd.answers) == 10 + combining.WIDTH
+
+
+def test_a_slow_statement_holds_up_no_others(server: Server) -> None:
+    crowd = Crowd(Combiner(server.one, server.many, key=lambda n: n))
+    crowd.ask(1)
+    assert server.arrived.acquire(timeout=20)
+    crowd.ask(2)
+    assert server.arrived.acquire(timeout=20)  # though the first one has not come back
+    server.go.release(2)
+    crowd.join()
+    assert crowd.answers == {1: 1, 2: 4}

@@ -16,8 +16,11 @@ from typing import Generic, TypeVar
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-#: Statements on their way at a time: while one waits for its commit, the next one is asked.
-WIDTH = 2
+#: Statements on their way at a time, each behind a slow one. One alone gathers the most: jobs of one claim
+#: start together and ask together from then on.
+WIDTH = 4
+#: A statement that takes longer, behind a lock or a slow disk, holds up no others.
+SLOW_S = 0.05
 #: Questions in one statement.
 MOST = 100
 
@@ -25,8 +28,8 @@ MOST = 100
 class Combiner(Generic[Q, A]):
     """Answers questions of many threads, alone where there is one, together where they pile up.
 
-    A thread asks at once while fewer than ``WIDTH`` statements are on their way. Whoever comes
-    later waits for one to end; the first of those who wait then asks for all of them.
+    A thread asks at once where no statement is on its way. Whoever comes later waits for one to end,
+    or to be slow; the first of those who wait then asks for all of them.
 
     Args:
         one: Answers one question.
@@ -54,15 +57,16 @@ class Combiner(Generic[Q, A]):
         request = self._enlist(question)
         if request is None:
             return self._ask_alone(question)
-        request.gate.acquire()
+        while not request.gate.acquire(timeout=SLOW_S):
+            self._send_next()
         if request.batch is None:
             return request.taken() if request.is_answered else self._one(question)
-        return self._lead(request)
+        return self._lead(request, request.batch)
 
     def _enlist(self, question: Q) -> _Request[Q, A] | None:
         """A place among those who wait; ``None`` where nobody has to."""
         with self._lock:
-            if self._flying < WIDTH and not self._waiting:
+            if not self._flying and not self._waiting:
                 self._flying += 1
                 return None
             request: _Request[Q, A] = _Request(question)
@@ -75,14 +79,14 @@ class Combiner(Generic[Q, A]):
         finally:
             self._land()
 
-    def _lead(self, request: _Request[Q, A]) -> A:
+    def _lead(self, request: _Request[Q, A], batch: Sequence[_Request[Q, A]]) -> A:
         """Ask for a whole batch, whose first one this is."""
-        batch = request.batch or [request]
+        if len(batch) == 1:
+            return self._ask_alone(request.question)
         try:
             # Where it fails, each asks alone and meets what it must.
             with suppress(Exception):
-                if len(batch) > 1:
-                    self._answer(batch)
+                self._answer(batch)
         finally:
             for other in batch[1:]:
                 other.gate.release()
@@ -96,9 +100,14 @@ class Combiner(Generic[Q, A]):
             one.is_answered = True
 
     def _land(self) -> None:
-        """A statement has come back: the first of those who wait asks for them."""
+        """A statement has come back."""
         with self._lock:
             self._flying -= 1
+        self._send_next()
+
+    def _send_next(self) -> None:
+        """Let the first of those who wait ask for them."""
+        with self._lock:
             if not self._waiting or self._flying >= WIDTH:
                 return
             self._flying += 1
