@@ -277,4 +277,9 @@ def test_what_settles_reads_what_the_ended_members_move_and_not_their_workflow(
     assert plan[0]["Actual Rows"] == 40
     for node in plan:
         rows = node["Actual Rows"] * max(node["Actual Loops"], 1)
-        assert rows + node.get("Rows Removed by Filter", 0) <= FEW, (node["Node Type"], rows)
+        assert rows + node.get("Rows Removed by Filter", 0) <= FEW, (
+            node["Node Type"],
+            node.get("Index Name"),
+            node.get("Filter"),
+            rows,
+        )

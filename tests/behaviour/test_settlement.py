@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -134,6 +135,71 @@ def test_33_many_deps_are_doomed_by_any_one(store: Storage, clock: SimClock) -> 
     ids = flow(store, clock, **dict.fromkeys(names, ""), last=tuple(names))
     end(store, clock, claim(store, clock)[50], FAILED)
     assert store.get_job(ids["last"]).state == "cancelled"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_8_3_every_end_settles_all_that_it_moves_at_once(store: Storage, clock: SimClock, seed: int) -> None:
+    """The sweeper, which reads whole workflows, finds nothing left to settle."""
+    rng = random.Random(seed)
+    names = [f"m{number}" for number in range(40)]
+    members = {}
+    for number, name in enumerate(names):
+        few = rng.randint(0, 3) if rng.random() < 0.8 else rng.randint(0, 40)
+        deps = rng.sample(names[:number], min(few, number))
+        members[name] = (*deps, *rng.sample(["!failed", "!cancelled"], rng.choice((0, 0, 1, 2))))
+    ids = flow(store, clock, **members)
+    while jobs := claim(store, clock):
+        rng.shuffle(jobs)
+        while jobs:
+            group = [jobs.pop() for _ in range(min(len(jobs), rng.randint(1, 5)))]
+            outcomes = [rng.choice((Succeeded(), Succeeded(), FAILED)) for _ in group]
+            store.ack_group([ack_of(*pair) for pair in zip(group, outcomes, strict=True)], now=clock.now())
+            assert store.resettle_workflows(now=clock.now()) == 0
+    assert set(found(store, ids).values()) <= {"succeeded", "failed", "cancelled"}
+
+
+def test_8_3_a_long_chain_is_doomed_to_its_end(store: Storage, clock: SimClock) -> None:
+    names = [f"n{number}" for number in range(20)]
+    ids = flow(
+        store, clock, **{name: names[max(n - 1, 0) : n] for n, name in enumerate(names)}, x="n19 !cancelled"
+    )
+    finish(store, clock, {"n0": FAILED})
+    assert found(store, ids) == {**dict.fromkeys(names, "cancelled"), "n0": "failed", "x": "ready"}
+
+
+def test_8_3_equal_names_of_two_workflows_do_not_meet(store: Storage, clock: SimClock) -> None:
+    ids = flow(store, clock, workflow="one", a="", b="a")
+    others = flow(store, clock, workflow="two", a="", b="a")
+    job = next(job for job in claim(store, clock) if job.workflow_id == "one")
+    end(store, clock, job)
+    assert (found(store, ids)["b"], found(store, others)["b"]) == ("ready", "held")
+
+
+def test_4_deps_in_two_dimensions_and_of_any_length_settle(
+    store: Storage, clock: SimClock, connection: psycopg.Connection[Any]
+) -> None:
+    long = "n" * 100_000
+    ids = flow(store, clock, a="", x="", b="a", c="a")
+    connection.execute("UPDATE belay_jobs SET wf_deps = '{{a,a},{a,a}}' WHERE id = %s", [ids["b"]])
+    connection.execute("UPDATE belay_jobs SET wf_name = %s WHERE id = %s", [long, ids["x"]])
+    connection.execute("UPDATE belay_jobs SET wf_deps = ARRAY['a', %s] WHERE id = %s", [long, ids["c"]])
+    jobs = {job.id: job for job in claim(store, clock)}
+    end(store, clock, jobs[ids["a"]])
+    assert [found(store, ids)[name] for name in "bc"] == ["ready", "held"]
+    end(store, clock, jobs[ids["x"]])
+    assert found(store, ids)["c"] == "ready"
+
+
+def test_8_3_of_two_rows_with_one_name_the_newest_speaks(
+    store: Storage, clock: SimClock, connection: psycopg.Connection[Any]
+) -> None:
+    ids = flow(store, clock, a="", other="", b="a")
+    connection.execute("UPDATE belay_jobs SET wf_name = 'a' WHERE id = %s", [ids["other"]])
+    older, newer = claim(store, clock)
+    end(store, clock, newer)
+    assert found(store, ids)["b"] == "ready"
+    end(store, clock, older, FAILED)
+    assert found(store, ids)["b"] == "ready"
 
 
 def test_members_without_a_name_or_with_one_twice_stop_nothing(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -27,7 +26,7 @@ class Foreseen:
     """
 
     written: Mapping[int, State] = field(default_factory=dict)
-    members: Mapping[str, list[Member]] = field(default_factory=dict)
+    members: Mapping[str, Mapping[int, Member]] = field(default_factory=dict)
     parents: Mapping[int, int] = field(default_factory=dict)
     moved: frozenset[int] = frozenset()
 
@@ -44,20 +43,24 @@ def foresee(
     *,
     workflows: Collection[str] = (),
 ) -> Foreseen:
-    """Read what settlement needs, where a held member may move at all (rule 33).
+    """Read what settlement needs: no more than what these changes may move (rule 33).
 
     Args:
-        workflows: Read these whatever the changes are.
+        workflows: Read these as a whole, whatever the changes are.
     """
     written = _written(rows, changes)
-    moving = _moving(transaction, rows, written) | set(workflows)
-    if not moving:
-        return Foreseen(written=written)
     reheld = [job_id for job_id, state in written.items() if state == "held"]
-    members, parents = _members(transaction.run, sorted(moving), reheld)
-    settlement = _settle(members.values(), written)
+    whole = {_workflow(rows[job_id]) for job_id in reheld} | set(workflows)
+    ended = [row for job_id in written if _workflow(row := rows[job_id]) not in whole]
+    read = _read_affected(transaction.run, ended, written)
+    if read is None:
+        whole |= {_workflow(row) for row in ended}
+        read = _Read()
+    if whole:
+        read.add(_members(transaction.run, sorted(whole), reheld))
+    settlement = _settle(read.members, written)
     moved = frozenset(settlement.releases + settlement.dooms)
-    return Foreseen(written=written, members=members, parents=parents, moved=moved)
+    return Foreseen(written=written, members=read.members, parents=read.parents, moved=moved)
 
 
 def settled(
@@ -72,7 +75,7 @@ def settled(
     written = _written(rows, changes)
     if not written.items() <= foreseen.written.items():
         raise Contended("a workflow's member changed between look and lock; the transition starts over")
-    settlement = _settle(foreseen.members.values(), written)
+    settlement = _settle(foreseen.members, written)
     result: dict[int, Changes] = {}
     for job_id in settlement.releases + settlement.dooms:
         row = rows.get(job_id)
@@ -86,8 +89,8 @@ def settled(
 
 def find_unsettled(run: Run, workflow_ids: Sequence[str]) -> list[str]:
     """Which of these workflows have a member to release or doom, looked at without a lock."""
-    members, _ = _members(run, workflow_ids, ())
-    return [workflow_id for workflow_id, of_it in members.items() if settle(of_it) != Settlement()]
+    members = _members(run, workflow_ids, ()).members
+    return [workflow_id for workflow_id, of_it in members.items() if settle(of_it.values()) != Settlement()]
 
 
 # A release keeps the instant that the member was scheduled for.
@@ -107,42 +110,98 @@ def _written(rows: Mapping[int, JobRow], changes: Mapping[int, Changes]) -> dict
     }
 
 
-def _moving(transaction: Transaction, rows: Mapping[int, JobRow], written: Mapping[int, State]) -> set[str]:
-    held = {rows[job_id].workflow_id for job_id, state in written.items() if state == "held"}
-    ended = [
-        row for job_id in written if (row := rows[job_id]).wf_name is not None and row.workflow_id not in held
-    ]
-    found: set[str | None] = held
-    if ended:
-        answer = transaction.run(
-            "find_moving_workflows",
-            {
-                "workflow_ids": [row.workflow_id for row in ended],
-                "names": [row.wf_name for row in ended],
-                "states": [written[row.id] for row in ended],
-                "ids": [row.id for row in ended],
-            },
+def _workflow(row: JobRow) -> str:
+    """The workflow of a member; what is written to other rows settles nothing."""
+    assert row.workflow_id is not None
+    return row.workflow_id
+
+
+# -- reading ---------------------------------------------------------------------------------
+
+# More ends than these, and the whole workflow is read at once: a cancelled one, for instance.
+MAX_ENDS = 500
+# How far members that are doomed are followed one by one before the whole workflow is read.
+MAX_DEPTH = 3
+
+
+@dataclass(slots=True)
+class _Read:
+    """Members by their workflow and id, and the parents of those that have one."""
+
+    members: dict[str, dict[int, Member]] = field(default_factory=dict)
+    parents: dict[int, int] = field(default_factory=dict)
+
+    def add(self, other: _Read) -> None:
+        """Take over what another query found; what is known of a member's deps stays."""
+        self.parents |= other.parents
+        for workflow_id, members in other.members.items():
+            mine = self.members.setdefault(workflow_id, {})
+            for job_id, member in members.items():
+                if job_id not in mine or not mine[job_id].deps:
+                    mine[job_id] = member
+
+
+def _read_affected(run: Run, ended: Sequence[JobRow], written: Mapping[int, State]) -> _Read | None:
+    """Only the held members that these ends move, with their deps; ``None`` where it is too much.
+
+    A member that is doomed ends for those that wait for it, so these are read next.
+    """
+    read = _Read()
+    ends = {
+        row.id: (_workflow(row), row.wf_name, written[row.id]) for row in ended if row.wf_name is not None
+    }
+    for _ in range(MAX_DEPTH):
+        if not ends:
+            return read
+        if len(ends) > MAX_ENDS:
+            return None
+        workflow_ids, member_names, states = zip(*ends.values(), strict=True)
+        read.add(
+            _parsed(
+                run(
+                    "affected_members",
+                    {
+                        "workflow_ids": list(workflow_ids),
+                        "names": list(member_names),
+                        "states": list(states),
+                        "ids": list(ends),
+                    },
+                )
+            )
         )
-        found |= {workflow_id for (workflow_id,) in answer}
-    return {workflow_id for workflow_id in found if workflow_id is not None}
+        doomed = _doomed(read, written)
+        if doomed.keys() <= ends.keys():
+            return read
+        ends |= doomed
+    return None
 
 
-def _members(
-    run: Run, workflow_ids: Sequence[str], reheld: Sequence[int]
-) -> tuple[dict[str, list[Member]], dict[int, int]]:
-    members: defaultdict[str, list[Member]] = defaultdict(list)
-    parents: dict[int, int] = {}
-    params = {"workflow_ids": list(workflow_ids), "reheld": list(reheld)}
-    for row in run("workflow_members", params):
-        workflow_id, job_id, name, state, deps, ignore, parent_id = row
+def _doomed(read: _Read, written: Mapping[int, State]) -> dict[int, tuple[str, str, State]]:
+    dooms = set(_settle(read.members, written).dooms)
+    return {
+        job_id: (workflow_id, member.name, "cancelled")
+        for workflow_id, members in read.members.items()
+        for job_id, member in members.items()
+        if job_id in dooms
+    }
+
+
+def _members(run: Run, workflow_ids: Sequence[str], reheld: Sequence[int]) -> _Read:
+    return _parsed(run("workflow_members", {"workflow_ids": list(workflow_ids), "reheld": list(reheld)}))
+
+
+def _parsed(rows: Rows) -> _Read:
+    read = _Read()
+    for workflow_id, job_id, name, state, deps, ignore, parent_id in rows:
         # No text in PostgreSQL holds a NUL: a member without a name is nobody's dep.
         name = f"\0{job_id}" if name is None else name
-        members[workflow_id].append(
-            Member(job_id=job_id, name=name, state=state, deps=_flat(deps), ignore=_flat(ignore))
-        )
+        member = Member(job_id=job_id, name=name, state=state, deps=_flat(deps), ignore=_flat(ignore))
+        known = read.members.setdefault(workflow_id, {})
+        if job_id not in known or not known[job_id].deps:
+            known[job_id] = member
         if parent_id is not None:
-            parents[job_id] = parent_id
-    return dict(members), parents
+            read.parents[job_id] = parent_id
+    return read
 
 
 def _flat(texts: Iterable[Any]) -> tuple[str, ...]:
@@ -153,13 +212,13 @@ def _flat(texts: Iterable[Any]) -> tuple[str, ...]:
     return tuple(flat)
 
 
-def _settle(workflows: Iterable[list[Member]], written: Mapping[int, State]) -> Settlement:
+def _settle(workflows: Mapping[str, Mapping[int, Member]], written: Mapping[int, State]) -> Settlement:
     releases: list[int] = []
     dooms: list[int] = []
-    for members in workflows:
+    for members in workflows.values():
         found = settle(
-            replace(member, state=written[member.job_id]) if member.job_id in written else member
-            for member in members
+            replace(member, state=written[job_id]) if job_id in written else member
+            for job_id, member in members.items()
         )
         releases.extend(found.releases)
         dooms.extend(found.dooms)

@@ -15,7 +15,7 @@ JOB_COLUMNS = tuple(field.name for field in fields(Job))
 _JOB = "{job}"
 _JOB_COLUMNS_SQL = ", ".join(f"j.{name}" for name in JOB_COLUMNS)
 # ``{errors}`` stands for the expression in ``sql/_errors.sql``, and so on.
-_INCLUDES = ("errors", "channel", "waiters", "newer", "wake")
+_INCLUDES = ("errors", "channel", "waiters", "newer", "wake", "dep_keys")
 
 
 @cache
