@@ -165,7 +165,8 @@ def test_who_holds_the_lock_may_wait_while_another_writes(root: str, followed: b
         assert journal.recovered.records == 2
 
 
-def test_a_waiting_thread_that_is_interrupted_passes_its_turn_on(root: str) -> None:
+@pytest.mark.parametrize("interrupted", [2, 3], ids=["called to write", "served"])
+def test_a_waiting_thread_that_is_interrupted_leaves_nobody_asleep(root: str, interrupted: int) -> None:
     ends: list[str] = []
 
     def append(number: int) -> None:
@@ -176,23 +177,22 @@ def test_a_waiting_thread_that_is_interrupted_passes_its_turn_on(root: str) -> N
             ends.append(f"{number} interrupted")
 
     with own(root) as journal, gated() as gate:
-        first = started(append, 1)
+        threads = {1: started(append, 1)}
         gate.entered.get()
-        threads = []
-        for number in (2, 3):
-            threads.append(started(append, number))
+        for number in (2, 3, 4, 5):
+            threads[number] = started(append, number)
             until_waiting(journal, number - 1)
-        # It arrives when the thread wakes, which is when it is to write for the other one.
-        interrupted = threads[0].ident
+        # It arrives when the thread wakes: the second is to write then, the third wakes the fourth.
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(interrupted), ctypes.py_object(KeyboardInterrupt)
+            ctypes.c_ulong(threads[interrupted].ident or 0), ctypes.py_object(KeyboardInterrupt)
         )
         gate.let.release(2)
-        for thread in (first, *threads):
+        for thread in threads.values():
             thread.join()
-    assert sorted(ends) == ["1 done", "2 interrupted", "3 done"]
+    others = [number for number in threads if number != interrupted]
+    assert sorted(ends) == sorted([f"{interrupted} interrupted", *(f"{number} done" for number in others)])
     with own(root) as journal:
-        assert journal.recovered.records == 3
+        assert journal.recovered.records == 5
 
 
 def test_finished_jobs_leave_memory_though_the_lock_is_held_when_they_are_written(root: str) -> None:

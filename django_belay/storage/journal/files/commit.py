@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 from .filesystem import Room
@@ -28,7 +29,7 @@ class _Batch:
 
     runs: list[Run]
     through: int
-    promised: int
+    mark: int
 
 
 class GroupCommit:
@@ -58,6 +59,7 @@ class GroupCommit:
         self._mutex = threading.Lock()
         self._runs: list[Run] = []
         self._planned = through
+        self._mark = room.mark
         self.through = through
         self._writing = False
         self._waiters: list[_Waiter] = []
@@ -65,21 +67,10 @@ class GroupCommit:
         self._writer: threading.Thread | None = None
         self._baton = threading.Lock()
         self._baton.acquire()
-        self._failed = False
+        self._failure: BaseException | None = None
         self._stopped = False
 
     # -- submitting, in the order of the plan: under the owner's lock ------------
-
-    def reserve(self, size: int) -> None:
-        """Promise ``size`` bytes of the disk. Raises ``JournalFull``; then nothing was promised."""
-        with self._mutex:
-            self._room.take(size)
-            self._room.promised += size
-
-    def release(self, size: int) -> None:
-        """Take a promise back: nothing will be written for it."""
-        with self._mutex:
-            self._room.promised -= size
 
     def add(self, runs: list[Run], through: int) -> None:
         """Put what was planned, through this sequence, behind what has gathered."""
@@ -90,6 +81,7 @@ class GroupCommit:
                 else:
                     self._runs.append(run)
             self._planned = through
+            self._mark = self._room.mark
             if self._writer is not None and not self._writing:
                 self._writing = True
                 self._baton.release()
@@ -151,10 +143,12 @@ class GroupCommit:
     # -- turns --------------------------------------------------------------
 
     def _enlist(self, sequence: int) -> _Batch | _Waiter | None:
-        """A batch to write, a place among those who wait, or None when there is nothing to wait for."""
+        """A batch to write, a place among those who wait, or None when it is done."""
         with self._mutex:
-            if self.through >= sequence or self._failed:
+            if self.through >= sequence:
                 return None
+            if self._failure is not None:
+                raise self._failure
             if self._writing or self._writer is not None:
                 waiter = _Waiter(sequence)
                 self._waiters.append(waiter)
@@ -164,7 +158,7 @@ class GroupCommit:
 
     def _take(self) -> _Batch:
         runs, self._runs = self._runs, []
-        return _Batch(runs, self._planned, self._room.promised)
+        return _Batch(runs, self._planned, self._mark)
 
     def _block(self, waiter: _Waiter) -> None:
         try:
@@ -177,12 +171,15 @@ class GroupCommit:
                 called = self._call_next()
             _wake(called)
             raise
+        finally:
+            _wake(waiter.following)
 
     def _lead(self, batch: _Batch) -> None:
         """Write one batch, then wake who waited for it and one who goes on."""
         failure: BaseException | None = None
         try:
             self._write(batch.runs)
+            self._room.settle(batch.mark)
         except BaseException as error:
             failure = error
             raise
@@ -192,15 +189,14 @@ class GroupCommit:
     def _finish(self, batch: _Batch, failure: BaseException | None) -> None:
         with self._mutex:
             self._writing = False
+            self._failure = failure
             if failure is None:
                 self.through = batch.through
-                self._room.promised -= batch.promised
-            else:
-                self._failed = True
             waiting, self._waiters = self._waiters, []
             # After a failure everyone looks for himself.
-            done = [one for one in waiting if self._failed or one.sequence <= batch.through]
-            self._waiters = [one for one in waiting if not self._failed and one.sequence > batch.through]
+            done = [one for one in waiting if failure is not None or one.sequence <= batch.through]
+            self._waiters = [one for one in waiting if failure is None and one.sequence > batch.through]
+            _link(done)
             called = self._call_next()
             followers = self._followers
         _wake(called)
@@ -209,22 +205,20 @@ class GroupCommit:
                 told(self.through, failure)
             except Exception:
                 logger.exception("Whoever follows the journal raised; it may miss what is durable")
-        _wake(done)
+        _wake(done[0] if done else None)
         if failure is None:
-            self._room.refresh()
             self._settled()
 
-    def _call_next(self) -> list[_Waiter]:
+    def _call_next(self) -> _Waiter | None:
         """Whose turn it is now to write what has gathered; under the mutex."""
-        if self._writing or self._failed or self._stopped:
-            return []
+        if self._writing or self._failure is not None or self._stopped:
+            return None
         if self._writer is not None:
             if self._runs:
                 self._writing = True
                 self._baton.release()
-            return []
-        called, self._waiters = self._waiters[:1], self._waiters[1:]
-        return called
+            return None
+        return self._waiters.pop(0) if self._waiters else None
 
     def _serve(self) -> None:
         """The writing thread: each time the baton is its own, it writes what has gathered."""
@@ -237,21 +231,28 @@ class GroupCommit:
             try:
                 self._lead(batch)
             except Exception as error:
-                logger.error("The journal could not be written: %s", error)  # told above
+                logger.error("The journal could not be written: %s", error)
 
 
 class _Waiter:
-    """A thread that waits for a batch. A bare lock: a condition would make all of them queue for
-    one lock again when they wake."""
+    """A thread that waits for a batch, and the one it wakes when it is woken itself."""
 
-    __slots__ = ("gate", "sequence")
+    __slots__ = ("following", "gate", "sequence")
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
+        self.following: _Waiter | None = None
         self.gate = threading.Lock()
         self.gate.acquire()
 
 
-def _wake(waiters: list[_Waiter]) -> None:
-    for waiter in waiters:
+def _link(waiters: list[_Waiter]) -> None:
+    """Let each wake the next. Woken all at once they queue for the interpreter's lock, which costs
+    half as much again as all else that an append of one record costs."""
+    for waiter, following in pairwise(waiters):
+        waiter.following = following
+
+
+def _wake(waiter: _Waiter | None) -> None:
+    if waiter is not None:
         waiter.gate.release()

@@ -68,15 +68,35 @@ def check_place(path: str, durability: Durability, *, validated: bool) -> None:
 class Room:
     """Free space less a reserve, so that a batch is refused before it is torn.
 
-    ``promised`` are bytes that were taken and are not written yet, so that the file system does
-    not know of them: whoever writes later than it takes keeps them up to date.
+    Whoever writes later than it takes promises instead, and settles when it has written: the file
+    system does not know of the bytes between the two. One thread promises at a time, and one settles.
     """
 
     def __init__(self, directory: Directory, reserve_bytes: int = RESERVE_BYTES) -> None:
         self._directory = directory
         self._reserve = reserve_bytes
         self._left = 0
-        self.promised = 0
+        self._settled = 0
+        self.mark = 0
+
+    @property
+    def promised(self) -> int:
+        """Bytes that were promised and not written yet."""
+        return self.mark - self._settled
+
+    def promise(self, size: int) -> None:
+        """Count ``size`` bytes that will be written later. Raises ``JournalFull``."""
+        self.take(size)
+        self.mark += size
+
+    def give_back(self, size: int) -> None:
+        """Nothing will be written for the last promise."""
+        self.mark -= size
+
+    def settle(self, mark: int) -> None:
+        """All that was promised up to ``mark`` has been written."""
+        self._settled = mark
+        self.refresh()
 
     def take(self, size: int) -> None:
         """Count ``size`` bytes as used, or refuse them with nothing written.

@@ -6,6 +6,12 @@ import os
 from typing import Final
 
 _held: Final[set[int]] = set()
+_process_id = os.getpid()
+
+
+def process_id() -> int:
+    """This process's id, without asking the system each time."""
+    return _process_id
 
 
 def hold(fd: int) -> None:
@@ -19,6 +25,8 @@ def let_go(fd: int) -> None:
 
 
 def _replace_in_child() -> None:
+    global _process_id
+    _process_id = os.getpid()
     # Replaced, not closed: whoever closes the number later must not hit another file.
     if not _held:
         return

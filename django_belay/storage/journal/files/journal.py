@@ -24,7 +24,7 @@ from django_belay.storage.journal.format.segment import FOOTER_BYTES, HEADER_BYT
 from django_belay.storage.journal.state.finished import location
 from django_belay.storage.journal.state.store_state import StoreState
 
-from . import disk, layout
+from . import disk, forked, layout
 from .authority import Authority, recheck_authority
 from .commit import GroupCommit, Told
 from .filesystem import RESERVE_BYTES, Durability, Room, check_durable
@@ -50,19 +50,23 @@ class JournalOptions:
 
 
 class Journal:
-    """The owner of one store. Made by :func:`open_journal`."""
+    """The owner of one store. Made by :func:`open_journal`.
+
+    ``state`` is what the store holds; look at it under ``lock``.
+    """
 
     def __init__(
         self, ownership: Ownership, recovered: Recovered, tail: Tail, pen: Pen, options: JournalOptions
     ) -> None:
         self.ownership = ownership
         self.recovered = recovered
+        self.state = recovered.state
+        self.state.go_live()
         self.options = options
         self.pen = pen
         self.lock = threading.RLock()
         self.tail = tail
         self._admits = True
-        recovered.state.go_live()
         self._room = Room(ownership.root, options.reserve_bytes)
         self._settled_at = tail.written
         self._commit = GroupCommit(
@@ -76,12 +80,7 @@ class Journal:
         self.compacting = threading.Lock()
         self.closed = False
         self._framing = threading.get_ident() if recovered.state.open_frame is not None else None
-        self._process_id = os.getpid()
-
-    @property
-    def state(self) -> StoreState:
-        """What the store holds; look at it under ``lock``."""
-        return self.recovered.state
+        self._process_id = forked.process_id()
 
     @property
     def store_id(self) -> bytes:
@@ -116,7 +115,7 @@ class Journal:
         with self.lock:
             self._check_admits()
             self._settle()
-            self._commit.reserve(size)
+            self._room.promise(size)
             planned = self.tail.planned
             runs: list[Run] = []
             try:
@@ -127,7 +126,7 @@ class Journal:
                     self.state.apply_together(list(zip(items, places, strict=True)))
             except BaseException as error:
                 self.tail.planned = planned
-                self._commit.release(size)
+                self._room.give_back(size)
                 # Interrupted, nobody knows how far the state came.
                 self.tail.poisoned = self.tail.poisoned or not isinstance(error, JournalError)
                 raise
@@ -238,11 +237,11 @@ class Journal:
         if self.closed:
             return
         try:
-            if not self.tail.poisoned and self._process_id == os.getpid():
+            if not self.tail.poisoned and self._process_id == forked.process_id():
                 self.flush()
         finally:
             self.closed = True
-            if self._process_id == os.getpid():
+            if self._process_id == forked.process_id():
                 self._commit.close()
             self.tail.close()
             self.pen.close()
@@ -257,7 +256,7 @@ class Journal:
 
     def _check_process(self) -> None:
         """Refuse a child that was forked off the owner: it has the descriptors, but owns nothing."""
-        if self._process_id != os.getpid():
+        if self._process_id != forked.process_id():
             raise located(refuse("ownership_unavailable", "caller_lost"), path=self.path)
 
     def _check_admits(self) -> None:
