@@ -12,6 +12,7 @@ import pytest
 
 from django_belay.exceptions import JobNotFound, StorageError
 from django_belay.storage.base import NewStep
+from django_belay.storage.postgres import combining
 from django_belay.storage.postgres.store import PostgresStore
 from django_belay.testing.clock import SimClock
 from tests.behaviour.driving import add
@@ -111,6 +112,33 @@ def test_30_a_job_that_is_gone_and_a_step_that_is_refused_spoil_no_other(
     errors = in_threads(work)
     assert {type(error) for error in errors} == {JobNotFound, StorageError}
     assert [len(combined.get_steps(job_id)) for job_id in ids[2:]] == [5] * (THREADS - 2)
+
+
+def test_a_row_that_is_held_keeps_no_other_job_from_its_steps(
+    combined: PostgresStore, clock: SimClock, connection: psycopg.Connection[Any]
+) -> None:
+    """An operator looks at some rows; the others go on, and these once he lets go."""
+    ids = add(combined, clock, THREADS)
+    held = ids[: combining.WIDTH + 2]
+    done = threading.Semaphore(0)
+
+    def work(number: int) -> None:
+        for step in range(STEPS):
+            combined.put_step(ids[number], NewStep(name=f"s{step}", value=b"1"), now=clock.now())
+        done.release()
+
+    def let_go_when_the_others_are_done(number: int) -> None:
+        if number < THREADS:
+            return work(number)
+        for _ in ids[len(held) :]:
+            assert done.acquire(timeout=20)
+        assert not done.acquire(blocking=False)
+        operator.rollback()
+
+    with psycopg.connect(connection.info.dsn, password=connection.info.password) as operator:
+        operator.execute("SELECT FROM belay_jobs WHERE id = ANY(%s) FOR UPDATE", [held])
+        assert in_threads(let_go_when_the_others_are_done, THREADS + 1) == []
+    assert [len(combined.get_steps(job_id)) for job_id in ids] == [STEPS] * THREADS
 
 
 def test_23_each_wait_finds_the_signal_of_its_own_first_scope(

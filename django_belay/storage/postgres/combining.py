@@ -25,6 +25,10 @@ SLOW_S = 0.05
 MOST = 100
 
 
+class Alone(Exception):
+    """In place of an answer: this one would have held up the others, and is asked again by itself."""
+
+
 class Combiner(Generic[Q, A]):
     """Answers questions of many threads, alone where there is one, together where they pile up.
 
@@ -32,9 +36,9 @@ class Combiner(Generic[Q, A]):
     or to be slow; the first of those who wait then asks for all of them.
 
     Args:
-        one: Answers one question.
-        many: Answers several in one transaction, in their order, an exception in place of an answer
-            that could not be given. Where it raises, each is asked alone.
+        one: Answers one question, however long it takes.
+        many: Answers some in one transaction, in their order, an exception in place of an answer that
+            could not be given. Where it raises, or for an answer says ``Alone``, ``one`` is asked.
         key: Questions with the same key are never asked together.
     """
 
@@ -55,34 +59,26 @@ class Combiner(Generic[Q, A]):
     def ask(self, question: Q) -> A:
         """The answer, or what ``one`` raises."""
         request = self._enlist(question)
-        if request is None:
-            return self._ask_alone(question)
         while not request.gate.acquire(timeout=SLOW_S):
             self._send_next()
-        if request.batch is None:
-            return request.taken() if request.is_answered else self._one(question)
-        return self._lead(request, request.batch)
+        if request.batch is not None:
+            self._lead(request.batch)
+        return request.taken() if request.is_answered else self._one(question)
 
-    def _enlist(self, question: Q) -> _Request[Q, A] | None:
-        """A place among those who wait; ``None`` where nobody has to."""
+    def _enlist(self, question: Q) -> _Request[Q, A]:
+        """A place among those who wait; where nobody has to, at their head with the gate open."""
+        request: _Request[Q, A] = _Request(question)
         with self._lock:
-            if not self._flying and not self._waiting:
+            if self._flying or self._waiting:
+                self._waiting.append(request)
+            else:
                 self._flying += 1
-                return None
-            request: _Request[Q, A] = _Request(question)
-            self._waiting.append(request)
-            return request
+                request.batch = [request]
+                request.gate.release()
+        return request
 
-    def _ask_alone(self, question: Q) -> A:
-        try:
-            return self._one(question)
-        finally:
-            self._land()
-
-    def _lead(self, request: _Request[Q, A], batch: Sequence[_Request[Q, A]]) -> A:
-        """Ask for a whole batch, whose first one this is."""
-        if len(batch) == 1:
-            return self._ask_alone(request.question)
+    def _lead(self, batch: Sequence[_Request[Q, A]]) -> None:
+        """Ask for a whole batch, as its first."""
         try:
             # Where it fails, each asks alone and meets what it must.
             with suppress(Exception):
@@ -91,13 +87,12 @@ class Combiner(Generic[Q, A]):
             for other in batch[1:]:
                 other.gate.release()
             self._land()
-        return request.taken() if request.is_answered else self._one(request.question)
 
     def _answer(self, batch: Sequence[_Request[Q, A]]) -> None:
         answers = self._many([one.question for one in batch])
         for one, answer in zip(batch, answers, strict=True):
             one.answer = answer
-            one.is_answered = True
+            one.is_answered = not isinstance(answer, Alone)
 
     def _land(self) -> None:
         """A statement has come back."""

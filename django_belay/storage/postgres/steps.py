@@ -10,7 +10,7 @@ from typing import Any
 from django_belay.contract.job import Standing, Step
 from django_belay.exceptions import JobNotFound
 from django_belay.storage.base import NewStep, StepWritten
-from django_belay.storage.postgres.combining import Combiner
+from django_belay.storage.postgres.combining import Alone, Combiner
 from django_belay.storage.postgres.session import Session
 
 
@@ -25,6 +25,17 @@ def get_standing(session: Session, job_id: int) -> Standing:
 def get_steps(session: Session, job_id: int) -> list[Step]:
     """By ``seq``."""
     return [_step(row) for row in session.run("get_steps", {"job_id": job_id})]
+
+
+def get_short_journals(session: Session, job_ids: Sequence[int]) -> dict[int, list[Step]]:
+    """Those of jobs with at most 16 steps of at most 4 KiB: a claim's journals are held in memory at once."""
+    found: dict[int, list[Step]] = {job_id: [] for job_id in job_ids}
+    for *row, is_long in session.run("get_short_journals", {"job_ids": list(job_ids)}):
+        if is_long:
+            found.pop(row[0], None)
+        elif (steps := found.get(row[0])) is not None:
+            steps.append(_step(row))
+    return found
 
 
 def find_step(session: Session, job_id: int, name: str) -> Step | None:
@@ -115,7 +126,8 @@ def _put_steps(session: Session, some: Sequence[Write]) -> list[StepWritten | Ex
             "nows": [one.now for one in some],
         },
     )
-    answers: list[StepWritten | Exception] = [JobNotFound(one.job_id) for one in some]
+    # What is not among the rows is held by somebody, or gone: put_step waits for it, or says so.
+    answers: list[StepWritten | Exception] = [Alone() for _ in some]
     for n, inserted, value, is_seen, *standing in rows:
         one = some[n - 1]
         if inserted:

@@ -1,6 +1,7 @@
 -- put_steps · contract §8.2; rules 29, 30 · belay_jobs and belay_steps primary keys
 -- put_step for free steps of different jobs at once: nothing is charged, so no row is changed
--- and KEY SHARE, taken in id order, is all that is locked.
+-- and KEY SHARE, taken in id order, is all that is locked. A row that somebody holds is passed
+-- over, so that it keeps no other job from its steps.
 -- Each array stands in a SELECT, which the planner does not look into: the plan is made once.
 WITH given AS MATERIALIZED (
   SELECT g.job_id, g.name, g.value, g.inserted_at, g.n
@@ -12,7 +13,7 @@ WITH given AS MATERIALIZED (
          j.spent_usd_micros, j.spent_tokens
     FROM belay_jobs AS j
    WHERE j.id = ANY ((SELECT %(job_ids)s::bigint[])::bigint[])
-   ORDER BY j.id FOR KEY SHARE
+   ORDER BY j.id FOR KEY SHARE SKIP LOCKED
 ), written AS (
   INSERT INTO belay_steps (job_id, seq, name, value, usd_micros, tokens, inserted_at)
   SELECT job.id,
