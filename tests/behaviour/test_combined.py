@@ -129,7 +129,8 @@ def test_a_row_that_is_held_keeps_no_other_job_from_its_steps(
 
     def let_go_when_the_others_are_done(number: int) -> None:
         if number < THREADS:
-            return work(number)
+            work(number)
+            return
         for _ in ids[len(held) :]:
             assert done.acquire(timeout=20)
         assert not done.acquire(blocking=False)
