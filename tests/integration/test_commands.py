@@ -118,7 +118,9 @@ def test_retry_by_filter_takes_all_that_can_be() -> None:
     jobs.echo.enqueue_many([{"value": n} for n in range(5)])
     for _ in range(4):
         run(Failed(error={"error": "x"}))
-    assert "4 would be done, 0 skipped" in command("belay_jobs", "retry", "--kind", "belay_testapp.echo", "--dry-run")
+    assert "4 would be done, 0 skipped" in command(
+        "belay_jobs", "retry", "--kind", "belay_testapp.echo", "--dry-run"
+    )
     assert len(client.list_jobs(states=["failed"])) == 4
     assert "3 done, 0 skipped" in command("belay_jobs", "retry", "--state", "failed", "--limit", 3)
     assert len(client.list_jobs(states=["failed"])) == 1
