@@ -46,7 +46,7 @@ def settle(members: Iterable[Member]) -> Settlement:
     ordered = sorted(members, key=lambda member: member.job_id)
     state: dict[str, State] = {member.name: member.state for member in ordered}
     held = [member for member in ordered if member.state == "held" and member.deps]
-    dooms = _doomed(held, state)
+    dooms = _doomed(ordered, held, state)
     releases = [
         member.job_id
         for member in held
@@ -55,8 +55,12 @@ def settle(members: Iterable[Member]) -> Settlement:
     return Settlement(releases=tuple(sorted(releases)), dooms=tuple(sorted(dooms)))
 
 
-def _doomed(held: list[Member], state: dict[str, State]) -> set[int]:
-    """Job ids of held members that cannot run any more; marks them cancelled in ``state``."""
+def _doomed(ordered: list[Member], held: list[Member], state: dict[str, State]) -> set[int]:
+    """Job ids of held members that cannot run any more; marks them cancelled in ``state``.
+
+    Of a name that stands twice the newest row speaks: the doom of an older one tells nobody.
+    """
+    newest = {member.name: member.job_id for member in ordered}
     dependents: defaultdict[str, list[Member]] = defaultdict(list)
     for member in held:
         for dep in member.deps:
@@ -68,8 +72,9 @@ def _doomed(held: list[Member], state: dict[str, State]) -> set[int]:
         for member in dependents[ended]:
             if member.job_id not in dooms and not _satisfies(state[ended], member):
                 dooms.add(member.job_id)
-                state[member.name] = "cancelled"
-                waiting.append(member.name)
+                if newest[member.name] == member.job_id:
+                    state[member.name] = "cancelled"
+                    waiting.append(member.name)
     return dooms
 
 

@@ -16,7 +16,7 @@ from django_belay.contract.outcome import Cancelled, Failed, Outcome, Retried, S
 from django_belay.storage.base import Storage
 from django_belay.storage.postgres.store import PostgresStore
 from django_belay.testing.clock import SimClock
-from tests.behaviour.driving import ack_of, claim, end
+from tests.behaviour.driving import ack_of, add, claim, claim_one, end, states
 
 FAILED = Failed(error={"error": "no"})
 
@@ -247,3 +247,22 @@ def test_11_5_two_last_deps_that_end_at_the_same_time_release_once(
         assert found(stores[0], ids)["c"] == "ready"
         [released] = claim(stores[0], clock)
         end(stores[0], clock, released)
+
+
+@pytest.mark.parametrize("how", ["ack", "reclaim", "cancel"])
+def test_4_a_dependent_without_a_name_is_doomed_and_keeps_nobody_from_ending(
+    store: Storage, clock: SimClock, how: str
+) -> None:
+    [failing] = add(store, clock, workflow_id="w", wf_name="a", max_attempts=1)
+    [nameless] = add(store, clock, workflow_id="w", wf_deps=("a",), state="held")
+    if how == "cancel":
+        store.request_cancel(failing, reason="x", now=clock.now())
+    else:
+        job = claim_one(store, clock)
+        if how == "ack":
+            end(store, clock, job, Failed(error={"error": "x"}))
+        else:
+            clock.advance(31)
+            store.reclaim_expired(now=clock.now(), backoff=lambda _: timedelta(0))
+    ended = "cancelled" if how == "cancel" else "failed"
+    assert states(store, [failing, nameless]) == [ended, "cancelled"]

@@ -124,6 +124,10 @@ MAX_ENDS = 500
 MAX_DEPTH = 3
 
 
+# No text in PostgreSQL holds a NUL: a member without a name is nobody's dep.
+_NAMELESS = "\0"
+
+
 @dataclass(slots=True)
 class _Read:
     """Members by their workflow and id, and the parents of those that have one."""
@@ -177,12 +181,13 @@ def _read_affected(run: Run, ended: Sequence[JobRow], written: Mapping[int, Stat
 
 
 def _doomed(read: _Read, written: Mapping[int, State]) -> dict[int, tuple[str, str, State]]:
+    """What is doomed and may be a dep of others; a member without a name is nobody's."""
     dooms = set(_settle(read.members, written).dooms)
     return {
         job_id: (workflow_id, member.name, "cancelled")
         for workflow_id, members in read.members.items()
         for job_id, member in members.items()
-        if job_id in dooms
+        if job_id in dooms and not member.name.startswith(_NAMELESS)
     }
 
 
@@ -193,8 +198,7 @@ def _members(run: Run, workflow_ids: Sequence[str], reheld: Sequence[int]) -> _R
 def _parsed(rows: Rows) -> _Read:
     read = _Read()
     for workflow_id, job_id, name, state, deps, ignore, parent_id in rows:
-        # No text in PostgreSQL holds a NUL: a member without a name is nobody's dep.
-        name = f"\0{job_id}" if name is None else name
+        name = f"{_NAMELESS}{job_id}" if name is None else name
         member = Member(job_id=job_id, name=name, state=state, deps=_flat(deps), ignore=_flat(ignore))
         known = read.members.setdefault(workflow_id, {})
         if job_id not in known or not known[job_id].deps:

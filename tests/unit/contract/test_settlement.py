@@ -146,3 +146,13 @@ def test_8_3_a_long_chain_is_doomed_in_linear_time() -> None:
     members = [Member(job_id=0, name="n0", state="failed")]
     members += [Member(job_id=n, name=f"n{n}", state="held", deps=(f"n{n - 1}",)) for n in range(1, 20_001)]
     assert len(settle(members).dooms) == 20_000
+
+
+def test_the_doom_of_an_older_row_of_a_name_speaks_for_nobody() -> None:
+    members = [
+        Member(job_id=0, name="x", state="failed"),
+        Member(job_id=1, name="a", state="held", deps=("x",)),
+        Member(job_id=2, name="a", state="succeeded"),
+        Member(job_id=3, name="c", state="held", deps=("a",)),
+    ]
+    assert settle(members) == Settlement(releases=(3,), dooms=(1,))
