@@ -7,12 +7,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import aclosing, closing
 from typing import Any, TypeAlias
 
+from asgiref.sync import async_to_sync
 from django.core.exceptions import PermissionDenied
 from django.core.handlers.asgi import ASGIRequest
 from django.db import transaction
@@ -92,9 +94,20 @@ def _permitted(request: HttpRequest, job_id: int, permission: Permission) -> Job
         handle = client.get(job_id)
     except (JobNotFound, InvalidInput) as error:
         raise Http404(str(error)) from None
-    if callable(permission) and not permission(request, handle):
+    if callable(permission) and not _is_allowed(permission(request, handle)):
         raise PermissionDenied
     return handle
+
+
+def _is_allowed(answer: Any) -> bool:
+    """What a permission says; one of async code is awaited: a coroutine alone is true, and says nothing."""
+    if not inspect.isawaitable(answer):
+        return bool(answer)
+
+    async def awaited() -> Any:
+        return await answer
+
+    return bool(async_to_sync(awaited)())
 
 
 # -- frames ------------------------------------------------------------------------------

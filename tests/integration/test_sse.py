@@ -225,3 +225,19 @@ def test_it_is_served_under_asgi_without_holding_a_thread() -> None:
         assert [chunk async for chunk in short.streaming_content] == [b"retry: 2000\n\n"]
 
     async_to_sync(follow)()
+
+
+@pytest.mark.django_db
+def test_a_permission_of_async_code_is_awaited() -> None:
+    handle = jobs.echo.enqueue(1)
+
+    async def nobody(request: Any, job: Any) -> bool:
+        return False
+
+    async def everybody(request: Any, job: Any) -> bool:
+        return True
+
+    request = RequestFactory().get("/")
+    with pytest.raises(PermissionDenied):
+        event_stream(request, handle.id, permission=nobody, max_duration=0)
+    assert event_stream(request, handle.id, permission=everybody, max_duration=0).status_code == 200
