@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -140,3 +141,30 @@ def test_a_slow_statement_holds_up_no_others(server: Server) -> None:
     server.go.release(2)
     crowd.join()
     assert crowd.answers == {1: 1, 2: 4}
+
+
+def test_a_waiter_that_is_interrupted_hangs_nobody(server: Server) -> None:
+    combiner: Combiner[int, int] = Combiner(server.one, server.many, key=lambda n: n)
+    crowd = Crowd(combiner)
+    crowd.ask(1)
+    assert server.arrived.acquire(timeout=20)
+    interrupted = threading.Event()
+
+    def ask() -> None:
+        try:
+            combiner.ask(2)
+        except KeyboardInterrupt:
+            interrupted.set()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while not combiner._waiting:
+        threading.Event().wait(0.001)
+    send = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    send(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt))
+    assert interrupted.wait(20)
+    thread.join(20)
+    crowd.ask(3)
+    server.go.release(10)
+    crowd.join()
+    assert crowd.answers == {1: 1, 3: 9}

@@ -59,8 +59,12 @@ class Combiner(Generic[Q, A]):
     def ask(self, question: Q) -> A:
         """The answer, or what ``one`` raises."""
         request = self._enlist(question)
-        while not request.gate.acquire(timeout=SLOW_S):
-            self._send_next()
+        try:
+            while not request.gate.acquire(timeout=SLOW_S):
+                self._send_next()
+        except BaseException:  # interrupted: nobody may wait for what this thread would have asked
+            self._leave(request)
+            raise
         if request.batch is not None:
             self._lead(request.batch)
         return request.taken() if request.is_answered else self._one(question)
@@ -93,6 +97,18 @@ class Combiner(Generic[Q, A]):
         for one, answer in zip(batch, answers, strict=True):
             one.answer = answer
             one.is_answered = not isinstance(answer, Alone)
+
+    def _leave(self, request: _Request[Q, A]) -> None:
+        """Give up a place; of a batch that was to be led each asks alone."""
+        with self._lock:
+            if request in self._waiting:
+                self._waiting.remove(request)
+                return
+            batch = request.batch
+        if batch is not None:
+            for other in batch[1:]:
+                other.gate.release()
+            self._land()
 
     def _land(self) -> None:
         """A statement has come back."""
