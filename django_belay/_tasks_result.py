@@ -42,7 +42,8 @@ def flip_priority(priority: int) -> int:
 
 def status_of(state: State) -> TaskResultStatus:
     """What Django calls a state."""
-    return _STATUS[state]
+    # A state that another SDK made up has surely not ended here.
+    return _STATUS.get(state, TaskResultStatus.READY)
 
 
 def result_of(job: Job, task: AnyTask, *, steps: Sequence[Step] = ()) -> AnyResult:
@@ -150,7 +151,11 @@ def _worker(step: Step | None) -> str:
 
 
 def _errors(entries: Any) -> list[TaskError]:
-    return list(_read_errors(entry for entry in entries if isinstance(entry, dict))) if entries else []
+    return (
+        list(_read_errors(entry for entry in entries if isinstance(entry, dict)))
+        if isinstance(entries, list)
+        else []
+    )
 
 
 def _read_errors(entries: Iterable[dict[str, Any]]) -> Iterable[TaskError]:

@@ -196,6 +196,7 @@ def job_filter(
     before_id: int | None = None,
 ) -> JobFilter:
     """A checked filter; see :func:`list_jobs`."""
+    ids = None if ids is None else list(ids)
     unknown = [state for state in states or () if state not in STATES]
     if unknown:
         raise InvalidInput(

@@ -265,6 +265,10 @@ class SpawnChanged(BelayError):
     """An earlier attempt began a spawn with other inputs; what decides them belongs in a step."""
 
 
+class PayloadErased(BelayError, ValueError):
+    """A job whose payload was erased was retried: it has nothing left to run with."""
+
+
 class StepReused(BelayError, ValueError):
     """A job asked for a step name twice in one run, and ``BELAY["STRICT_STEPS"]`` forbids it."""
 

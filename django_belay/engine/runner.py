@@ -17,6 +17,7 @@ from asgiref.sync import async_to_sync
 from django_belay.contract import envelope
 from django_belay.contract.backoff import unknown_kind_delay
 from django_belay.contract.encryption import is_encrypted, plain
+from django_belay.contract.erasure import refuse_erased
 from django_belay.contract.error_entry import clean_text, named_entry, told
 from django_belay.contract.job import Job, Lease, NewJob
 from django_belay.contract.outcome import (
@@ -162,6 +163,7 @@ class Runner:
 
     def plain_input(self, job: Job) -> Any:
         """The input in the clear: it exists in this process alone, and only while the job runs."""
+        refuse_erased(job.id, job.input)
         return plain(job.input, self._services.options.encryption_keys)
 
     # -- ends ------------------------------------------------------------------------

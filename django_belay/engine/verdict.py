@@ -24,6 +24,7 @@ from django_belay.exceptions import (
     ForeignReservedStep,
     LeaseLost,
     Park,
+    PayloadErased,
     Shutdown,
     Snooze,
     SpawnChanged,
@@ -43,6 +44,7 @@ PERMANENT = (
     ChildrenGone,
     SpawnChanged,
     StepReused,
+    PayloadErased,
 )
 
 MAX_DELAY = timedelta(days=366)

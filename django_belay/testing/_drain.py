@@ -217,7 +217,7 @@ class _Drain:
             names = {stats.queue for stats in self._storage.queue_stats(now=self._clock.now())}
         known = {info.name: info for info in queues.list()}
         found = [known.get(name) or QueueInfo(name=name) for name in sorted(names)]
-        return [info for info in found if not info.is_paused]
+        return [info for info in found if not _is_paused_here(info)]
 
     def _claim(self, queue: QueueInfo) -> Job | None:
         now = self._clock.now()
@@ -289,7 +289,7 @@ class _Drain:
         now = self._clock.now()
         scheduled = JobFilter(states=_READY, queue=self._queue)
         ready = self._storage.list_jobs(scheduled, limit=_MAX_LISTED)
-        paused = {info.name for info in queues.list() if info.is_paused}
+        paused = {info.name for info in queues.list() if _is_paused_here(info)}
         instants = [
             job.ready_at
             for job in ready
@@ -325,3 +325,8 @@ class _ClockAhead:
 def _guarded(context: JobContext, call_next: Callable[[JobContext], Any]) -> Any:
     with job_on_a_tests_connection():
         return call_next(context)
+
+
+def _is_paused_here(info: QueueInfo) -> bool:
+    """Whether the queue is paused for every node, or for this one."""
+    return info.is_paused or conf.get().node_name in info.paused_nodes

@@ -13,12 +13,14 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.utils import timezone
 
-from django_belay import bulk, client
+from django_belay import bulk, client, conf, job, queues
+from django_belay.contract.job import NewJob
 from django_belay.contract.outcome import Failed, Succeeded
 from django_belay.deferred import Deferred
 from django_belay.exceptions import ConfigurationError, InvalidInput, JobNotFound
+from django_belay.testing import drain
 from tests.app import jobs
-from tests.integration.worker import park, run
+from tests.integration.worker import park, run, storage
 
 pytestmark = pytest.mark.django_db
 committed = pytest.mark.django_db(transaction=True)
@@ -249,3 +251,60 @@ def test_async_code_operates_on_many_jobs_and_may_stop_in_between() -> None:
     assert sorted(frozen) == ids[1:]
     assert async_to_sync(client.acancel)(ids[0], reason="no need").done
     assert client.get(ids[0]).state == "cancelled"
+
+
+# -- what breaks when it is done in parts --------------------------------------------
+
+
+@job(kind="operate.two_steps", max_attempts=1)
+def two_steps(ctx, **kwargs: Any) -> int:
+    price = ctx.step("price", lambda: 42)
+    seen.append(price)
+    raise ValueError(price)
+
+
+seen: list[Any] = []
+
+
+def test_a_job_whose_payload_was_erased_never_runs_on_what_is_left() -> None:
+    seen.clear()
+    handle = two_steps.enqueue()
+    drain()
+    handle.erase_payload()
+    handle.retry()
+    drain()
+    assert seen == [42]
+    row = client.get_row(handle.id)
+    assert row.state == "failed"
+    assert "was erased" in row.errors[-1]["error"]
+
+
+def test_many_are_retried_dependencies_before_dependents_wherever_they_stand() -> None:
+    def member(name: str, *deps: str) -> NewJob:
+        kind, state = "belay_testapp.echo", "held" if deps else "ready"
+        return NewJob(kind=kind, input={"value": 1}, workflow_id="w", wf_name=name, wf_deps=deps, state=state)  # type: ignore[arg-type]
+
+    rows = [member("last", "m598"), *(member(f"m{n}") for n in range(599))]
+    ids = [one.job_id for one in storage().insert_jobs(rows, now=timezone.now())]
+    list(bulk.cancel(bulk.where(workflow_id="w")))
+    assert sum(answer.done for answer in bulk.retry(bulk.where(workflow_id="w"))) == 600
+    assert [client.get_row(ids[0]).state, client.get_row(ids[-1]).state] == ["held", "ready"]
+
+
+def test_ids_may_come_from_a_generator() -> None:
+    handle = jobs.echo.enqueue(1)
+    where = bulk.where(ids=(number for number in [handle.id]))
+    assert [answer.job_id for answer in bulk.freeze(where)] == [handle.id]
+
+
+def test_a_listing_that_is_cut_says_where_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MAX_LISTED", 3)
+    ids = jobs.echo.enqueue_many([{"value": n} for n in range(5)]).ids
+    page = command("list", "--limit", 20_000)
+    assert ([one["id"] for one in page["jobs"]], page["next"]) == (ids[:1:-1], ids[2])
+
+
+def test_a_drain_holds_the_pauses_of_its_node() -> None:
+    jobs.echo.enqueue(1)
+    queues.pause("default", node=conf.get().node_name)
+    assert len(drain()) == 0

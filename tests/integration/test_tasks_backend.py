@@ -12,7 +12,7 @@ from uuid import UUID
 import django
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
 
@@ -702,3 +702,13 @@ def test_a_task_of_another_class_is_taken() -> None:
         drain()
         result.refresh()
     assert result.return_value == 4
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("spoil", ["errors = '7'", "state = 'resting'"])
+def test_a_result_is_read_from_a_row_that_another_sdk_spoiled(spoil: str) -> None:
+    result = tasks.noop.enqueue()
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE belay_jobs SET {spoil} WHERE id = %s", [result.id])
+    found = tasks.noop.get_result(result.id)
+    assert (found.status, found.errors) == (TaskResultStatus.READY, [])

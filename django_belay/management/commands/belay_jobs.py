@@ -63,7 +63,7 @@ class Command(BaseCommand):
 
     def _list(self, options: dict[str, Any]) -> None:
         given = report.filters(options)
-        limit = options["limit"]
+        limit = min(options["limit"], client.MAX_LISTED)
         jobs = [handle.job for handle in client.list_jobs(**given, before_id=options["before"], limit=limit)]
         cursor = jobs[-1].id if len(jobs) == limit else None
         report.write_items(

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from django_belay.contract import names
+from django_belay.contract.erasure import ERASED, ERASED_TEXT
 from django_belay.contract.outcome import Cancelled, Changes, apply_outcome
 from django_belay.contract.state import is_terminal, sources
 from django_belay.storage.base import Controlled
@@ -17,8 +18,6 @@ from .row import Row
 from .unit import Unit
 
 NOT_FOUND = "not found"
-ERASED = {"$erased": True}
-_ERASED_TEXT = '{"$erased":true}'
 
 
 # -- retry ----------------------------------------------------------------------
@@ -170,12 +169,12 @@ def erase_payload(unit: Unit, job_id: int) -> Controlled:
     mine["input"] = dict(ERASED)
     mine["meta"] = dict(ERASED)
     if row["result"] is not None:
-        mine["result"] = _ERASED_TEXT
+        mine["result"] = ERASED_TEXT
     mine["errors"] = [_erased(entry) for entry in row["errors"]] if isinstance(row["errors"], list) else []
     for key in list(unit.view.steps.get(job_id, {}).values()):
         step = unit.table_row("steps", key)
         if step is not None and step["value"] is not None:
-            unit.put("steps", key, {**step, "value": _ERASED_TEXT})
+            unit.put("steps", key, {**step, "value": ERASED_TEXT})
     for seq in range(1, unit.view.events.get(job_id, 0) + 1):
         event = unit.table_row("events", f"{job_id}/{seq}")
         if event is not None:
