@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db import models
@@ -12,8 +13,10 @@ from django_belay.contract.envelope import Opaque
 from django_belay.contract.json_value import loads
 
 # Python's years, with room for the session's time zone on either side.
-EARLIEST_SQL = "'0001-01-03 00:00:00+00'::timestamptz"
-LATEST_SQL = "'9999-12-29 00:00:00+00'::timestamptz"
+EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
+LATEST = datetime(9999, 12, 29, tzinfo=UTC)
+EARLIEST_SQL = f"'{EARLIEST.isoformat()}'::timestamptz"
+LATEST_SQL = f"'{LATEST.isoformat()}'::timestamptz"
 
 
 class InstantField(models.DateTimeField):  # type: ignore[type-arg]

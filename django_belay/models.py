@@ -23,7 +23,7 @@ from django_belay.contract.names import is_reserved
 from django_belay.contract.state import INCOMPLETE, TERMINAL
 from django_belay.deferred import Deferred
 from django_belay.exceptions import ReadOnly
-from django_belay.fields import InstantField, StoredJSONField, TextArrayField
+from django_belay.fields import EARLIEST, LATEST, InstantField, StoredJSONField, TextArrayField
 from django_belay.handles import JobHandle
 from django_belay.storage.base import Controlled
 
@@ -40,6 +40,17 @@ class ReadOnlyQuerySet(models.QuerySet[Any]):
     abulk_create = abulk_update = _refuse
 
     _refuse.alters_data = True  # type: ignore[attr-defined]
+
+    def dates(self, field_name: str, *args: Any, **kwargs: Any) -> Any:
+        """As Django's, of the instants that Python can hold."""
+        return super(ReadOnlyQuerySet, self._dated(field_name)).dates(field_name, *args, **kwargs)
+
+    def datetimes(self, field_name: str, *args: Any, **kwargs: Any) -> Any:
+        """As Django's, of the instants that Python can hold."""
+        return super(ReadOnlyQuerySet, self._dated(field_name)).datetimes(field_name, *args, **kwargs)
+
+    def _dated(self, field_name: str) -> ReadOnlyQuerySet:
+        return self.filter(**{f"{field_name}__range": (EARLIEST, LATEST)})
 
 
 class ReadOnlyModel(models.Model):

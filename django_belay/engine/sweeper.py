@@ -115,7 +115,7 @@ class Sweeper:
             "job %s (%s): the lease of %s ran out; the job is %s",
             reclaimed.job_id,
             reclaimed.kind,
-            reclaimed.leased_by,
+            reclaimed.leased_by or "nobody",
             reclaimed.state,
             extra={"belay_job_id": reclaimed.job_id, "belay_kind": reclaimed.kind},
         )

@@ -7,7 +7,7 @@ from decimal import Decimal
 from uuid import UUID
 
 from django_belay import Budget, Unique, job
-from tests.app import isolated_jobs, rude_jobs, waiting_jobs, worker_jobs  # noqa: F401 - jobs of real workers
+from tests.app import isolated_jobs, poison_jobs, rude_jobs, waiting_jobs, worker_jobs  # noqa: F401
 
 
 @job

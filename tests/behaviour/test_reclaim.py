@@ -139,3 +139,20 @@ def test_4_odd_rows_are_taken_back_like_any_other(
     connection.execute(f"UPDATE belay_jobs SET {spoil} WHERE id = {jobs[1].id}")
     clock.advance(LEASE_TTL)
     assert sorted(one.job_id for one in reclaim(store, clock)) == [job.id for job in jobs]
+
+
+def test_4_rows_that_run_under_no_lease_are_taken_back_in_bounded_batches(
+    store: Storage, clock: SimClock, connection: psycopg.Connection[Any]
+) -> None:
+    """No transition leaves one behind; left alone it would hold up its parent and its workflow for ever."""
+    lost = running(store, clock, 5, workflow_id="w", wf_name="a")
+    [dependent] = add(store, clock, state="held", workflow_id="w", wf_name="b", wf_deps=("a",), queue="x")
+    [alive] = running(store, clock)
+    connection.execute(
+        "UPDATE belay_jobs SET lease_until = NULL, leased_by = NULL, max_attempts = 1 WHERE id = ANY(%s)",
+        [[job.id for job in lost]],
+    )
+    assert len(reclaim(store, clock, limit=3)) == 3
+    assert [one.leased_by for one in reclaim(store, clock)] == [None, None]
+    assert states(store, [*(job.id for job in lost), alive.id]) == ["failed"] * 5 + ["running"]
+    assert states(store, [dependent]) == ["cancelled"]

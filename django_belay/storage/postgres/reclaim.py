@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from django_belay.contract.notification import PokePolicy
 from django_belay.contract.outcome import Changes, apply_outcome, reclaim_outcome
@@ -18,8 +18,6 @@ from django_belay.storage.postgres.transitions import Intent, carry_out
 
 logger = logging.getLogger("django_belay.sweeper")
 
-_EARLIEST = datetime.min.replace(tzinfo=UTC)
-
 
 @dataclass(slots=True, frozen=True)
 class _Expired:
@@ -30,28 +28,34 @@ class _Expired:
     leased_by: str | None
     workflow_id: str | None
     parent_id: int | None
-    lease_until: datetime
+    lease_until: datetime | None
 
 
 def reclaim_expired(
     session: Session, *, now: datetime, backoff: Backoff, limit: int, poke: PokePolicy
 ) -> list[Reclaimed]:
-    """Take back at most ``limit`` leases that ran out; rows that fail are logged and passed over."""
+    """Take back at most ``limit`` leases that ran out; rows that fail are logged and passed over.
+
+    A row that runs under no lease counts as one whose lease ran out.
+    """
     reclaimed: list[Reclaimed] = []
-    after, after_id = "-infinity", 0
-    while len(reclaimed) < limit:
-        rows = session.run(
-            "find_expired",
-            {"now": now, "after": after, "after_id": after_id, "limit": limit - len(reclaimed)},
-        )
-        if not rows:
-            break
-        found = [_Expired(*row) for row in rows]
-        taken, failures = _reclaim(session, found, now=now, backoff=backoff, poke=poke)
-        reclaimed += taken
-        if not failures:
-            break
-        after, after_id = found[-1].lease_until.isoformat(), found[-1].id
+    for statement in ("find_expired", "find_leaseless"):
+        after, after_id = "-infinity", 0
+        while len(reclaimed) < limit:
+            rows = session.run(
+                statement, {"now": now, "after": after, "after_id": after_id, "limit": limit - len(reclaimed)}
+            )
+            if not rows:
+                break
+            found = [_Expired(*row) for row in rows]
+            taken, failures = _reclaim(session, found, now=now, backoff=backoff, poke=poke)
+            reclaimed += taken
+            if not failures:
+                break
+            last = found[-1]
+            after_id = last.id
+            if last.lease_until is not None:
+                after = last.lease_until.isoformat()
     return reclaimed
 
 
@@ -108,8 +112,7 @@ def _is_still_expired(row: JobRow, one: _Expired, now: datetime) -> bool:
         row.state == "running"
         and row.attempt == one.attempt
         and row.leased_by == one.leased_by
-        and row.lease_until is not None
-        and row.lease_until <= now
+        and (row.lease_until is None or row.lease_until <= now)
     )
 
 

@@ -40,7 +40,8 @@ class _InstantLoader(TimestamptzLoader):
 
 
 def _is_early(data: bytes) -> bool:
-    return data.startswith(b"-") or data.endswith(b"BC")
+    """Of text that is beyond Python's years; the first of them may be before year 1 in UTC."""
+    return data.startswith((b"-", b"0001-")) or data.endswith(b"BC")
 
 
 def register_loaders(context: AdaptContext) -> None:
