@@ -13,6 +13,7 @@ from django_belay.engine.adaptive import AdaptiveLimits
 from django_belay.engine.executor import Executor
 from django_belay.engine.fairness import rooms_of, rotate, share_slots
 from django_belay.engine.gather import Gatherer
+from django_belay.engine.isolated_run import IsolatedRun
 from django_belay.engine.isolation import START_S
 from django_belay.engine.leases import LeaseBook
 from django_belay.engine.options import QueueOptions
@@ -23,12 +24,14 @@ from django_belay.engine.services import Services
 from django_belay.engine.slots import Slots
 from django_belay.engine.telemetry import worker_log
 from django_belay.engine.watch import Watch
-from django_belay.exceptions import Unavailable
+from django_belay.exceptions import StorageError, Unavailable
 from django_belay.storage.base import Ack, ClaimRound, Demand
 
 # A limited queue that had rows but admitted none is not asked again at the hot cadence.
 REFUSED_PAUSE_S = 0.25
 QUIET_AFTER = 2
+# Resumed jobs of one claim whose journals are read together.
+MANY = 2
 # Of a chunk queue in one round; more only make the round long.
 MAX_ROWS = 1000
 
@@ -195,13 +198,30 @@ class Producer:
         self._acks.forget({job.id for job in jobs})
         prepared = [self._prepare(job, now) for job in jobs]
         self._leases.hold(jobs[0].leased_by or "", [self._renewal(one) for one in prepared])
+        resumed: list[Run] = []
         for one in prepared:
-            if isinstance(one, Run):
-                self._start(one)
-            else:
+            if not isinstance(one, Run):
                 self._acks.put(one)
+            elif _reads_journal(one):
+                resumed.append(one)
+            else:
+                self._start(one)
+        self._read_journals(resumed)
+        for run in resumed:
+            self._start(run)
         self.start_gathered()
         return jobs
+
+    def _read_journals(self, runs: Sequence[Run]) -> None:
+        """Read at once what each would ask for first; one alone does so itself."""
+        if len(runs) < MANY:
+            return
+        try:
+            journals = self._services.storage.get_short_journals([run.job.id for run in runs])
+        except StorageError:
+            return  # each run asks, and meets what it must
+        for run in runs:
+            run.journal = journals.get(run.job.id)
 
     def _start(self, run: Run) -> None:
         if run.definition.options.chunk is None:
@@ -265,3 +285,8 @@ class Producer:
             self.is_down = False
             self._outage.reset()
             worker_log.info("claims go on")
+
+
+def _reads_journal(run: Run) -> bool:
+    """Whether a run asks for its job's steps, in this process, before anything else."""
+    return not run.is_first and run.definition.options.chunk is None and not isinstance(run, IsolatedRun)

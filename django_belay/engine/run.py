@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from django_belay.contract.job import Job, Lease
+from django_belay.contract.job import Job, Lease, Step
 from django_belay.exceptions import LeaseLost, Shutdown, Timeout
 from django_belay.registry import JobDefinition
 
@@ -31,6 +31,7 @@ class Run:
 
     Attributes:
         claimed_at: The claim's ``now``; equal to ``started_at`` on a first run (rule 17).
+        journal: The job's steps where they were read with those of others, before the run began.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class Run:
         "claimed_at",
         "definition",
         "job",
+        "journal",
         "lease",
     )
 
@@ -52,6 +54,7 @@ class Run:
         self.definition = definition
         self.lease = Lease.of(job)
         self.claimed_at = claimed_at
+        self.journal: Sequence[Step] | None = None
         self._lock = threading.Lock()
         self._process_id = os.getpid()
         self._thread_id = 0

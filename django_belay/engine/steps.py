@@ -171,7 +171,12 @@ class Steps:
 
     def _read_journal(self) -> dict[str, Step]:
         job_id = self._run.job.id
-        steps = persist(self._run, lambda: self._services.storage.get_steps(job_id), for_s=self._patience_s)
+        steps = self._run.journal
+        if steps is None:
+            steps = persist(
+                self._run, lambda: self._services.storage.get_steps(job_id), for_s=self._patience_s
+            )
+        self._run.journal = None
         for step in steps:
             refuse_foreign(step)
         return {step.name: step for step in steps}

@@ -483,6 +483,10 @@ class Storage(Protocol):
         """By ``seq``."""
         ...
 
+    def get_short_journals(self, job_ids: Sequence[int]) -> Mapping[int, list[Step]]:
+        """The steps of several jobs at once, by ``seq``; jobs with many or large ones are left out."""
+        ...
+
     def find_step(self, job_id: int, name: str) -> Step | None: ...
 
     def put_step(self, job_id: int, step: NewStep, *, now: datetime) -> StepWritten:

@@ -124,6 +124,29 @@ def test_a_poke_wakes_a_sleeping_claim_loop(make_child: MakeChild) -> None:
     eventually(lambda: child.state(job_id) == "succeeded")
 
 
+def test_8_2_resumed_jobs_of_one_claim_read_their_journals_together(
+    make_child: MakeChild, postgres_store: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A storage in files has no round trips to save."""
+    bodies: list[int] = []
+
+    def job(ctx: Any) -> Any:
+        ctx.step("once", lambda: bodies.append(ctx.id))
+        return ctx.wait_signal("go")
+
+    child = make_child(job, busy_poll_s=600.0, idle_poll_s=600.0)
+    storage, clock = child.bench.storage, child.bench.clock
+    ids = [child.add() for _ in range(4)]
+    child.start()
+    eventually(lambda: all(child.state(job_id) == "awaiting" for job_id in ids))
+    monkeypatch.setattr(storage, "get_steps", None)
+    for job_id in ids:
+        storage.put_signal(f"job:{job_id}", "go", job_id, now=clock.now())
+    child.channel.send({"t": "poke", "q": ["default"]})
+    eventually(lambda: all(child.state(job_id) == "succeeded" for job_id in ids))
+    assert sorted(bodies) == ids
+
+
 def test_a_lost_lease_ends_the_run_without_an_ack(make_child: MakeChild) -> None:
     begun = threading.Event()
     ended: list[type[BaseException]] = []

@@ -124,3 +124,18 @@ def store_spend(store: Storage, job_id: int) -> int:
 def test_31_a_storage_without_a_django_connection_refuses_atomic_steps(store: Storage) -> None:
     with pytest.raises(ConfigurationError):
         store.atomic_step()
+
+
+def test_journals_of_several_jobs_come_at_once_unless_they_are_long(
+    postgres_store: PostgresStore, clock: SimClock
+) -> None:
+    store = postgres_store
+    none, short, many, large = add(store, clock, 4)
+    for n in range(16):
+        put(store, clock, short, f"s{n:02}", b"%d" % n)
+        put(store, clock, many, f"s{n:02}")
+    put(store, clock, many, "one more")
+    put(store, clock, large, "large", b"1" * 4097)
+    found = store.get_short_journals([none, short, many, large])
+    assert found == {none: [], short: store.get_steps(short)}
+    assert [step.name for step in found[short]] == [f"s{n:02}" for n in range(16)]

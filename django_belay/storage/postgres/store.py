@@ -238,6 +238,9 @@ class PostgresStore:
             return self._journals.ask(job_id)
         return steps.get_steps(self.session, job_id)
 
+    def get_short_journals(self, job_ids: Sequence[int]) -> Mapping[int, list[Step]]:
+        return steps.get_short_journals(self.session, job_ids)
+
     def find_step(self, job_id: int, name: str) -> Step | None:
         return steps.find_step(self.session, job_id, name)
 
