@@ -338,7 +338,7 @@ def test_a_salvaged_store_is_whole_or_without_authority(base: str) -> None:
     want = opened(path)
     last = sorted(Path(path).glob("epochs/e-*/segments/*.tay"))[-1]
     with last.open("ab") as file:
-        file.write(b"TAY\x00torn")
+        file.write(b"TAY\x00\x01torn")
     run = Run(base)
     with fail.arm(run.recorder):
         salvage(path, f"{base}/saved", durability="sync", validated_filesystem=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from django_belay.exceptions import JournalError
+from django_belay.exceptions import JournalError, UnsupportedFormat
 from django_belay.storage.journal.files import disk
 from django_belay.storage.journal.files.compaction import compact
 from django_belay.storage.journal.files.copy import CopyOptions, backup, restore
@@ -23,6 +23,7 @@ from django_belay.storage.journal.files.salvage import salvage
 from django_belay.storage.journal.format.extension import Frame, Operation, encode_body
 from django_belay.storage.journal.format.manifest import INFINITY
 
+from .by_hand import crc
 from .history import History, view
 
 OPTIONS = JournalOptions(durability="write", writer="inline", rotation_target_bytes=4096, reserve_bytes=0)
@@ -198,6 +199,69 @@ def test_copies_of_the_lock_alone_are_not_a_store(base: str) -> None:
     assert refusal(inspect, f"{base}/s") == "initialization_required"
     shutil.rmtree(f"{base}/s")
     assert refusal(inspect, f"{base}/s") == "existing_root_or_lock_missing"
+
+
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [
+        ("record version", "format"),
+        ("record flags", "flags"),
+        ("type", "record_profile"),
+        ("schema", "payload_schema"),
+        ("segment version", "unsupported_segment_version"),
+        ("segment flags", "unsupported_segment_flags"),
+    ],
+)
+@pytest.mark.parametrize("segment", [-2, -1], ids=["sealed", "active"])
+def test_salvage_refuses_what_a_newer_version_wrote(
+    root: str, base: str, damage: str, name: str, segment: int
+) -> None:
+    """Behind it lies history that may be whole: leaving it out would be a loss, not a rescue."""
+    file = sorted(Path(root).glob("epochs/e-*/segments/*.tay"))[segment]
+    data = file.read_bytes()
+    newer = {
+        "record version": lambda: data[:44] + rewritten(data[44:], version=2),
+        "record flags": lambda: data[:44] + rewritten(data[44:], flags=1),
+        "type": lambda: data[:44] + rewritten(data[44:], kind=200),
+        "schema": lambda: data[:44] + rewritten(data[44:], schema=9),
+        "segment version": lambda: data[:4] + b"\x02" + data[5:],
+        "segment flags": lambda: with_crc(data[:5] + b"\x01" + data[6:40]) + data[44:],
+    }[damage]()
+    file.write_bytes(newer)
+    before = tree(root)
+    with pytest.raises(UnsupportedFormat) as caught:
+        salvage(root, f"{base}/saved", durability="write")
+    error = caught.value
+    last_good = int.from_bytes(data[16:24], "big") - 1
+    place = 0 if damage.startswith("segment") else 44
+    assert (error.refusal, error.path, error.offset) == (name, str(file), place)
+    assert error.last_good_sequence == last_good
+    assert "the version that wrote it" in str(error)
+    assert tree(root) == before
+    assert not os.path.exists(f"{base}/saved")
+
+
+def rewritten(
+    records: bytes,
+    *,
+    version: int = 1,
+    kind: int | None = None,
+    flags: int = 0,
+    schema: int | None = None,
+) -> bytes:
+    """The records with the first one's header changed and its checksums right."""
+    size = int.from_bytes(records[16:20], "big")
+    head = bytearray(records[:20])
+    head[4], head[6] = version, flags
+    head[5] = head[5] if kind is None else kind
+    head[7] = head[7] if schema is None else schema
+    payload = records[24 : 24 + size]
+    whole = with_crc(bytes(head)) + payload + crc(bytes(head) + payload).to_bytes(4, "big")
+    return whole + records[len(whole) :]
+
+
+def with_crc(data: bytes) -> bytes:
+    return data + crc(data).to_bytes(4, "big")
 
 
 def test_salvage_names_the_file_it_could_not_read(

@@ -114,7 +114,7 @@ class Life:
         self.journal.close()
         file = sorted(self.root.glob("epochs/e-*/segments/*.tay"))[-1]
         with file.open("ab") as tail:
-            tail.write(b"TAY\x00" + self.rng.randbytes(self.rng.randrange(1, 40)))
+            tail.write(b"TAY\x00\x01" + self.rng.randbytes(self.rng.randrange(1, 40)))
         assert verify(str(self.root))["ok"] is False
         self.number += 1
         saved = self.base / f"store{self.number}"

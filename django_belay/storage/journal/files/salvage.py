@@ -1,8 +1,9 @@
 """Salvage: a new store from the verified prefix of a damaged one; the source is only read.
 
-The prefix ends at the first fault. It must reach into the tail: base segments are whole or
-refused. The new store has an id of its own, and its records keep their payloads and order;
-a frame that was still open when the fault was met is left out.
+The prefix ends at the first damage; bytes that another version wrote are not damage but
+refused. It must reach into the tail: base segments are whole or refused. The new store has an
+id of its own, and its records keep their payloads and order; a frame that was still open when
+the damage was met is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from django_belay.exceptions import JournalError
+from django_belay.exceptions import CorruptRecord, JournalError
 from django_belay.storage.journal.format.manifest import BaseSegment, Manifest, encode_manifest
 from django_belay.storage.journal.format.metadata import Current, encode_marker
 from django_belay.storage.journal.format.pair import decode_payload
@@ -103,13 +104,12 @@ class _Prefix:
                         self._progress(scanned.sequence, before + scanned.offset, total)
                     self._take(scanned, segment_id, in_base=segment_id <= base)
             except JournalError as error:
-                if error.kind == "io":  # not damage: what could not be read may be whole
-                    raise
                 fault = located(
                     error, path=self.authority.segments.child(name), last_good_sequence=self.last_good
                 )
-                if segment_id <= base:
-                    raise fault from None
+                # What could not be read, or not by this version, is not damage: it may be whole.
+                if segment_id <= base or not isinstance(fault, CorruptRecord):
+                    raise fault from error.__cause__
                 self.fault = fault
                 self.bytes_behind = (
                     size - (fault.offset or 0) + sum(item[2] for item in listing[number + 1 :])
@@ -150,7 +150,8 @@ def salvage(
 
     Raises:
         JournalError: The authority or the base is damaged, so there is no prefix to save; or
-            the destination exists. The source is never changed.
+            the destination exists; or what was met is no damage: a file that cannot be read, a
+            budget, or (``UnsupportedFormat``) bytes of another version. The source is never changed.
     """
     source, destination = absolute(source), absolute(destination)
     if destination == source or destination.startswith(source.rstrip("/") + "/"):
