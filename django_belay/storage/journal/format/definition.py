@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from .domain import is_attempt, is_key, is_optional_time, is_timeout
 from .limits import INSERTING, MAX_INSERT_ARGS_BYTES, ValueLimits
@@ -120,40 +120,57 @@ def definition_of(value: Value, encoded: bytes | None = None) -> JobDefinition |
     )
 
 
-def match_definition(data: bytes, pos: int) -> tuple[JobDefinition, int] | None:
-    """The definition at ``pos`` and its end when it has the usual shape; None sends the caller
-    to the full decoder. The budgets of nodes and binary bytes are the caller's to rule out."""
-    if not data.startswith(_HEAD, pos):
+def match_definition(data: bytes, pos: int, end: int) -> JobDefinition | None:
+    """The definition at ``pos`` when it has the usual shape and ends at ``end``; None sends the
+    caller to the full decoder. The budgets of nodes and binary bytes are the caller's to rule out."""
+    args = pos + len(_HEAD)
+    if args >= end or data[args] != 9 or not data.startswith(_HEAD, pos):
         return None
-    at = skip_args(data, pos + len(_HEAD), 61)
-    if at < 0 or data[pos + len(_HEAD)] != 9:
+    at = skip_args(data, args, 61)
+    if at < 0:
         return None
-    attempts = _ATTEMPTS.match(data, at)
+    rest = data[at:end]
+    fields = _known_rests.get(rest) or _match_rest(rest)
+    if fields is None:
+        return None
+    attempts, queue, scheduled, timeout, worker = fields
+    return JobDefinition(
+        encoded=data[pos:end],
+        max_attempts=attempts,
+        queue_key=queue,
+        scheduled_at=scheduled,
+        timeout_ms=timeout,
+        worker_key=worker,
+    )
+
+
+# What follows the arguments is the same for all jobs of a kind that are due at once.
+_Rest: TypeAlias = tuple[int, str, int | None, int, str]
+_known_rests: Final[dict[bytes, _Rest]] = {}
+_MOST_KNOWN: Final = 1_000
+
+
+def _match_rest(rest: bytes) -> _Rest | None:
+    """What a definition holds after its arguments, when it has the usual shape."""
+    attempts = _ATTEMPTS.match(rest)
     if attempts is None:
         return None
-    queue, at = _match_key(data, at + _ATTEMPTS.size)
-    if not data.startswith(_POLICY, at):
+    queue, at = _match_key(rest, _ATTEMPTS.size)
+    if not rest.startswith(_POLICY, at):
         return None
-    scheduled, at = _match_optional(data, at + len(_POLICY))
-    timeout = _TIMEOUT.match(data, at)
+    scheduled, at = _match_optional(rest, at + len(_POLICY))
+    timeout = _TIMEOUT.match(rest, at)
     if timeout is None:
         return None
-    worker, end = _match_key(data, at + _TIMEOUT.size)
-    if end > len(data) or not queue or not worker:
+    worker, end = _match_key(rest, at + _TIMEOUT.size)
+    if end != len(rest) or not queue or not worker:
         return None
     if not (is_attempt(attempts[0]) and is_timeout(timeout[0]) and is_optional_time(scheduled)):
         return None
-    return (
-        JobDefinition(
-            encoded=data[pos:end],
-            max_attempts=attempts[0],
-            queue_key=queue,
-            scheduled_at=scheduled,
-            timeout_ms=timeout[0],
-            worker_key=worker,
-        ),
-        end,
-    )
+    fields = (attempts[0], queue, scheduled, timeout[0], worker)
+    if scheduled is None and len(_known_rests) < _MOST_KNOWN:
+        _known_rests[rest] = fields
+    return fields
 
 
 def skip_args(data: bytes, pos: int, depth: int) -> int:
@@ -189,36 +206,49 @@ def skip_args(data: bytes, pos: int, depth: int) -> int:
 def _skip_map(data: bytes, pos: int, depth: int) -> int:
     count = int.from_bytes(data[pos + 1 : pos + 5])
     at = pos + 5
-    if count and (depth == 0 or 6 * count > len(data) - at):
+    size = len(data)
+    if count and (depth == 0 or 6 * count > size - at):
         return -1
     previous: bytes | None = None
     for _ in range(count):
-        if at >= len(data) or data[at] != 6:
+        # Keys and texts are most of all arguments, so that a call for each would be most of the time.
+        start = at + 5
+        if start > size or data[at] != 6:
             return -1
-        end = _skip_text(data, at)
-        if end < 0:
+        end = start + _U32.unpack_from(data, at + 1)[0]
+        body = data[start:end]
+        if end >= size or not (body.isascii() or _is_utf8(body)):
             return -1
-        body = data[at + 5 : end]
         if previous is not None and body <= previous:
             return -1
         previous = body
-        at = skip_args(data, end, depth)
+        tag = data[end]
+        if tag == 4:
+            at = end + 9
+        elif tag == 6:
+            at = _skip_text(data, end)
+        else:
+            at = skip_args(data, end, depth)
         if at < 0:
             return -1
     return at
 
 
 def _skip_text(data: bytes, pos: int) -> int:
-    end = pos + 5 + int.from_bytes(data[pos + 1 : pos + 5])
-    if end > len(data):
+    start = pos + 5
+    if start > len(data):
         return -1
-    body = data[pos + 5 : end]
-    if not body.isascii():
-        try:
-            body.decode()
-        except UnicodeDecodeError:
-            return -1
-    return end
+    end = start + _U32.unpack_from(data, pos + 1)[0]
+    body = data[start:end]
+    return end if end <= len(data) and (body.isascii() or _is_utf8(body)) else -1
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _match_key(data: bytes, pos: int) -> tuple[str, int]:

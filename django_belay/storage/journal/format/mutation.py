@@ -225,12 +225,10 @@ def _match_inserted(payload: bytes, job_id: bytes, at: int) -> JobEvent | None:
         if not payload.startswith(_UNORDERED, PREFIX_BYTES):
             return None
         start = PREFIX_BYTES + len(_UNORDERED)
-    found = match_definition(payload, start)
-    if found is None:
-        return None
-    definition, end = found
-    eligible = _ELIGIBLE.match(payload, end)
-    if eligible is None or len(payload) != end + _ELIGIBLE.size:
+    end = len(payload) - _ELIGIBLE.size
+    eligible = _ELIGIBLE.match(payload, end) if end > start else None
+    definition = None if eligible is None else match_definition(payload, start, end)
+    if eligible is None or definition is None:
         return None
     due = eligible[0]
     scheduled = definition.scheduled_at

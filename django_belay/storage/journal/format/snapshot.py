@@ -23,7 +23,7 @@ from .domain import is_id, is_optional_time, is_seq, is_time
 from .event_v1 import diagnostic_of, diagnostic_value
 from .limits import MAX_PAYLOAD_BYTES, MAX_TIME, READING, ValueLimits
 from .refusal import refuse
-from .template import map_of, text
+from .template import Template, map_of, text
 from .value import Value, decode_value, encode_value
 
 PAIR: Final = (7, 1)
@@ -176,8 +176,13 @@ def _check_counters(job: Job) -> None:
 
 
 def _check_times(job: Job) -> None:
-    optional = (job.eligible_at, job.attempted_at, job.completed_at, job.terminal_at)
-    if not (is_time(job.inserted_at) and all(is_optional_time(item) for item in optional)):
+    if not (
+        is_time(job.inserted_at)
+        and is_optional_time(job.eligible_at)
+        and is_optional_time(job.attempted_at)
+        and is_optional_time(job.completed_at)
+        and is_optional_time(job.terminal_at)
+    ):
         raise refuse("invalid_payload", "timestamp")
 
 
@@ -249,6 +254,17 @@ _K_INSERTED: Final = text("inserted_at") + b"\x04"
 _K_NEXT: Final = text("next_attempt")
 _K_TERMINAL: Final = text("terminal_at")
 _K_STATE: Final = text("state")
+_COMPLETED_HEAD: Final = Template(
+    _K_ATTEMPT,
+    _K_ATTEMPTED + b"\x04",
+    _K_ORDER + b"\x00" + _K_COMPLETED + b"\x04",
+    _K_DEFINITION,
+    ends_with_number=False,
+)
+_COMPLETED_TAIL: Final = Template(
+    _K_DIAGNOSTIC + b"\x00" + _K_ELIGIBLE + b"\x00" + _K_INSERTED,
+    _K_NEXT + b"\x00" + _K_STATE + text("completed") + _K_TERMINAL + b"\x04",
+)
 _DIAGNOSTICS: Final = {
     encode_value(diagnostic_value(code)): code for code in (None, *range(1, 8))
 }  # fmt: skip
@@ -268,7 +284,9 @@ def _match(
 ) -> Job | None:
     """The job when its payload has the usual shape, else None. Its rules are checked either way."""
     try:
-        fields, definition, diagnostic, state = _match_fields(payload, start)
+        fields, definition, diagnostic, state = _match_completed(payload, start) or _match_fields(
+            payload, start
+        )
     except _Miss:
         return None
     attempt, attempted, order, completed, eligible, inserted, following, terminal = fields
@@ -284,20 +302,40 @@ def _match(
     return job
 
 
-def _match_fields(
-    payload: bytes, start: int
-) -> tuple[tuple[int | None, ...], JobDefinition, int | None, JobState]:
+_Fields: TypeAlias = tuple[tuple[int | None, ...], JobDefinition, int | None, JobState]
+
+
+def _match_completed(payload: bytes, start: int) -> _Fields | None:
+    """What most snapshots say, in two steps: a job that succeeded at its first attempt."""
+    head = _COMPLETED_HEAD.match(payload, start)
+    end = len(payload) - _COMPLETED_TAIL.size
+    at = start + _COMPLETED_HEAD.size
+    tail = _COMPLETED_TAIL.match(payload, end) if head is not None and end > at else None
+    definition = None if tail is None else match_definition(payload, at, end)
+    if head is None or tail is None or definition is None:
+        return None
+    (attempt, attempted, completed), (inserted, terminal) = head, tail
+    return (
+        (attempt, attempted, None, completed, None, inserted, None, terminal),
+        definition,
+        None,
+        "completed",
+    )
+
+
+def _match_fields(payload: bytes, start: int) -> _Fields:
     attempt, at = _match_number(payload, start, _K_ATTEMPT[:-1])
     attempted, at = _match_number(payload, at, _K_ATTEMPTED)
     order, at = _match_number(payload, at, _K_ORDER)
     completed, at = _match_number(payload, at, _K_COMPLETED)
     if not payload.startswith(_K_DEFINITION, at):
         raise _Miss
-    found = match_definition(payload, at + len(_K_DEFINITION))
-    if found is None:
+    # No key of a definition holds these bytes (nor may one hold a zero), and no later field does.
+    end = payload.rfind(_K_DIAGNOSTIC)
+    definition = match_definition(payload, at + len(_K_DEFINITION), end)
+    if definition is None:
         raise _Miss
-    definition, at = found
-    diagnostic, at = _match_diagnostic(payload, at)
+    diagnostic, at = _match_diagnostic(payload, end)
     eligible, at = _match_number(payload, at, _K_ELIGIBLE)
     inserted, at = _match_number(payload, at, _K_INSERTED[:-1])
     following, at = _match_number(payload, at, _K_NEXT)
