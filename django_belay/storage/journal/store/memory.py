@@ -6,8 +6,8 @@ use. Everything happens under the owner's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
 
 from django_belay.contract.state import State
 from django_belay.exceptions import JournalError
@@ -25,6 +25,13 @@ from .ids import IdBook
 from .row import COLUMNS, Row
 from .unit import Unit
 from .view import View
+
+#: Told under the owner's lock of what an operation changed: the sequence of its last record (0: none),
+#: rows by id and table rows by table and key, ``None`` for what is gone. It must be quick, must not
+#: raise, and must change nothing that it is given.
+Observer: TypeAlias = Callable[
+    [int, Mapping[int, Row | None], Mapping[str, Mapping[str, dict[str, Any] | None]]], None
+]
 
 # A record's body may take 8 MiB; an operation that needs more is framed.
 BODY_BYTES: Final = 4 * 2**20
@@ -50,6 +57,7 @@ class Memory:
         self.view = View()
         self.ids = IdBook()
         self.hidden: set[int] = set()
+        self.observers: list[Observer] = []
         self._recover(now_ms + lease_ms)
 
     # -- reading ------------------------------------------------------------
@@ -167,6 +175,8 @@ class Memory:
         for table, rows in unit.tables.items():
             for key_text, row in rows.items():
                 self.view.note_table(table, key_text, row, records.old_tables.get((table, key_text)))
+        for observer in self.observers:
+            observer(sequence, unit.rows, unit.tables)
         return sequence
 
     def key_of(self, job_id: int) -> bytes:
@@ -179,6 +189,8 @@ class Memory:
         """A finished job is past its retention: gone for everyone; its bytes go by compaction."""
         self.view.replace(row, None)
         self.hidden.add(row["id"])
+        for observer in self.observers:
+            observer(0, {row["id"]: None}, {})
 
 
 class _Records:

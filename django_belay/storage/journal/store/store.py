@@ -62,7 +62,7 @@ from . import (
 from .hub import Hub, HubListener
 from .inserting import Inserter
 from .instants import floor_ms
-from .memory import Memory
+from .memory import Memory, Observer
 from .row import job_of
 from .unit import Unit
 
@@ -96,6 +96,8 @@ class JournalStore:
                 journal, lease_ms=lease_ttl // timedelta(milliseconds=1), now_ms=floor_ms(now)
             )
         self._nodes: dict[str, NodeRow] = {}
+        #: How many seconds the inspection index is behind; ``None`` where nobody writes one.
+        self.index_lag: Callable[[], float | None] = lambda: None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -112,6 +114,28 @@ class JournalStore:
 
     def close(self) -> None:
         self.journal.close()
+
+    # -- watching
+
+    def watch(self, observer: Observer) -> Callable[[], None]:
+        """Tell an observer of every change from now on; call the answer to stop it."""
+        with self.journal.lock:
+            self.memory.observers = [*self.memory.observers, observer]
+
+        def leave() -> None:
+            with self.journal.lock:
+                self.memory.observers = [one for one in self.memory.observers if one is not observer]
+
+        return leave
+
+    def durable_sequence(self) -> tuple[str, int]:
+        """Generation and sequence that everything acknowledged so far stands at or before.
+
+        Sequences of two generations cannot be compared: a compaction begins a new count.
+        """
+        with self.journal.lock:
+            generation = self.journal.recovered.authority.current.epoch_id.hex()
+            return generation, self.journal.tail.planned.next_sequence - 1
 
     # -- one operation ------------------------------------------------------
 
@@ -216,11 +240,25 @@ class JournalStore:
         )
 
     def renew_leases(self, leases: Sequence[Lease], *, until: datetime) -> Renewal:
-        return self._read(lambda unit: claiming.renew(unit, leases, until))
+        with self.journal.lock:
+            renewal = self._read(lambda unit: claiming.renew(unit, leases, until))
+            self._tell_of_leases(leases)
+        return renewal
+
+    def _tell_of_leases(self, leases: Sequence[Lease]) -> None:
+        """Renewals stand in no record; whoever watches sees them all the same."""
+        if not self.memory.observers:
+            return
+        rows = self.memory.view.open
+        renewed = {lease.job_id: rows[lease.job_id] for lease in leases if lease.job_id in rows}
+        for observer in self.memory.observers:
+            observer(0, renewed, {})
 
     def adopt_leases(self, leases: Sequence[Lease]) -> None:
         """Tell an owner that took over whose runs these are."""
-        self._read(lambda unit: claiming.adopt(unit, leases))
+        with self.journal.lock:
+            self._read(lambda unit: claiming.adopt(unit, leases))
+            self._tell_of_leases(leases)
 
     def reclaim_expired(self, *, now: datetime, backoff: Backoff, limit: int = 200) -> list[Reclaimed]:
         reclaimed: list[Reclaimed] = []
