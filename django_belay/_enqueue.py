@@ -1,4 +1,4 @@
-"""From a job's arguments and options to a row, and the insert in the caller's transaction."""
+"""From a job's arguments and options to a row, and the insert with the caller's transaction."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ from typing import Any
 
 from django_belay import conf
 from django_belay.contract.job import NewJob
-from django_belay.db import ClientStorage, storage_for_client
+from django_belay.db import Insertion, storage_for_client
 from django_belay.engine.rows import Decode, RowMaker
 from django_belay.registry import JobDefinition, JobOptions
 from django_belay.signals import job_enqueued
 from django_belay.storage.base import Inserted
-from django_belay.storage.postgres.session import atomically
-
-#: Rows of one insert; more gain nothing and hold more memory.
-CHUNK = 5_000
 
 
 def row_maker(kind: str, options: JobOptions, *, now: datetime, decode: Decode = dict) -> RowMaker:
@@ -47,50 +43,16 @@ class CallMaker:
 # -- inserting -------------------------------------------------------------------
 
 
-def insert_one(job: NewJob, now: datetime) -> Inserted:
-    """Insert a row in the caller's transaction, or on its own."""
-    found = storage_for_client()
-    (inserted,) = found.storage.insert_jobs([job], now=now)
-    announce([job], [inserted])
-    return inserted
+def insert_one(job: NewJob, now: datetime) -> Insertion:
+    """Insert a row with the caller's transaction, or on its own."""
+    return insert_many([job], now)
 
 
-def insert_many(jobs: Sequence[NewJob], now: datetime) -> list[Inserted]:
-    """Insert all rows or none, chunk by chunk in one transaction; answers by index.
-
-    Rows go in the order of their unique keys, so that two callers with the same keys do
-    not deadlock (rule 9); a transaction of our own is tried again as a whole.
-    """
+def insert_many(jobs: Sequence[NewJob], now: datetime) -> Insertion:
+    """Insert all rows or none, with the caller's transaction; answers by index."""
     if not jobs:
-        return []
-    found = storage_for_client()
-    order = _key_order(jobs)
-    answers = (
-        _insert_chunks(found, jobs, order, now)
-        if len(jobs) <= CHUNK
-        else atomically(found.session, lambda _: _insert_chunks(found, jobs, order, now))
-    )
-    inserted = dict(zip(order, answers, strict=True))
-    by_index = [inserted[index] for index in range(len(jobs))]
-    announce(jobs, by_index)
-    return by_index
-
-
-def _key_order(jobs: Sequence[NewJob]) -> Sequence[int]:
-    indexes = range(len(jobs))
-    if all(job.unique_key is None for job in jobs):
-        return indexes
-    return sorted(indexes, key=lambda index: jobs[index].unique_key or "")
-
-
-def _insert_chunks(
-    found: ClientStorage, jobs: Sequence[NewJob], order: Sequence[int], now: datetime
-) -> list[Inserted]:
-    answers: list[Inserted] = []
-    for start in range(0, len(order), CHUNK):
-        chunk = [jobs[index] for index in order[start : start + CHUNK]]
-        answers.extend(found.storage.insert_jobs(chunk, now=now))
-    return answers
+        return Insertion([])
+    return storage_for_client().insert(jobs, now=now, then=lambda inserted: announce(jobs, inserted))
 
 
 def announce(jobs: Sequence[NewJob], inserted: Sequence[Inserted]) -> None:

@@ -76,10 +76,10 @@ def _refuse_endless_wait() -> None:
 
 
 def _refuse_own(job_id: int) -> None:
-    session = storage_for_client().session
-    if not session.is_in_callers_transaction():
+    found = storage_for_client()
+    if not found.session.is_in_callers_transaction():
         return
-    if session.run("is_uncommitted", {"id": job_id}) == [(True,)]:
+    if found.is_uncommitted(job_id):
         raise ConfigurationError(
             f"waiting for the result of job {job_id} inside the transaction that enqueued or changed it: no worker "
             "can end it before that commits. Wait after the atomic() block"

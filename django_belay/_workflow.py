@@ -7,12 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
 
 from django_belay import _control as control
 from django_belay import _enqueue, conf
@@ -24,13 +22,11 @@ from django_belay.contract.names import workflow_scope
 from django_belay.contract.settlement import DOOMED, Member
 from django_belay.contract.state import INCOMPLETE, State, is_terminal
 from django_belay.contract.workflow_graph import dependencies_first, retriable
-from django_belay.db import ClientStorage, storage_for_client
+from django_belay.db import Insertion, storage_for_client
 from django_belay.deferred import Deferred
 from django_belay.exceptions import ConfigurationError, InvalidWorkflow, ResultTimeout, WorkflowNotFound
 from django_belay.handles import JobHandle
-from django_belay.storage.base import Controlled, Inserted, MemberState
-from django_belay.storage.postgres.locks import lock
-from django_belay.storage.postgres.session import atomically
+from django_belay.storage.base import Controlled, MemberState
 
 FIRST_POLL_S = 0.01
 LAST_POLL_S = 0.5
@@ -57,8 +53,8 @@ def new_id(name: str | None) -> str:
 # -- the insert --------------------------------------------------------------------
 
 
-def insert_members(rows: Sequence[NewJob], *, workflow_id: str) -> list[Inserted]:
-    """All rows in one statement, in the caller's transaction; or none.
+def insert_members(rows: Sequence[NewJob], *, workflow_id: str) -> Insertion:
+    """All rows in one statement, with the caller's transaction; or none.
 
     Raises:
         InvalidWorkflow: The id is taken, or a member's unique key or slot is held: a workflow
@@ -67,39 +63,12 @@ def insert_members(rows: Sequence[NewJob], *, workflow_id: str) -> list[Inserted
 
     Contract: §5.1, §8.3.
     """
-    found = storage_for_client()
-    now = conf.clock().now()
-
-    def work(_: object = None) -> list[Inserted]:
-        return _insert(found, rows, workflow_id, now)
-
-    if found.session.is_joined():
-        # A savepoint: whoever catches the refusal goes on in a transaction without our rows.
-        with transaction.atomic(using=found.session.alias):
-            inserted = work()
-    else:
-        inserted = atomically(found.session, work)
-    _enqueue.announce(rows, inserted)
-    return inserted
-
-
-def _insert(found: ClientStorage, rows: Sequence[NewJob], workflow_id: str, now: datetime) -> list[Inserted]:
-    with found.session.transaction() as opened:
-        # Two that are given the same id: the second waits here, and then sees the first.
-        lock(opened, workflows=[workflow_id])
-        if found.storage.workflow_states(workflow_id):
-            raise InvalidWorkflow(
-                f"there is a workflow {workflow_id!r} already; give another id, or none to have one made"
-            )
-        inserted = found.storage.insert_jobs(rows, now=now)
-    for row, answer in zip(rows, inserted, strict=True):
-        if answer.duplicate:
-            raise InvalidWorkflow(
-                f"member {row.wf_name!r} is a duplicate: its unique key {row.unique_key!r} is held by job "
-                f"{answer.job_id} ({answer.state}), which is no member; nothing was inserted. Wait for that "
-                "job, or take unique from the member"
-            )
-    return inserted
+    return storage_for_client().insert_workflow(
+        rows,
+        workflow_id=workflow_id,
+        now=conf.clock().now(),
+        then=lambda inserted: _enqueue.announce(rows, inserted),
+    )
 
 
 # -- reading -----------------------------------------------------------------------

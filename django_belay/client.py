@@ -123,7 +123,7 @@ def enqueue_job(
     else:
         merged = merge(JobOptions(), options, where=where, allowed=OF_THE_ROW)
         job = _enqueue.row_maker(kind, merged, now=now).make(*_encode_foreign(given))
-    return JobHandle.of_inserted(_enqueue.insert_one(job, now))
+    return JobHandle.of_insertion(_enqueue.insert_one(job, now))
 
 
 def _encode_foreign(given: Mapping[str, JSON]) -> tuple[dict[str, JSON], bytes]:

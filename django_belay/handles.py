@@ -16,6 +16,7 @@ from django_belay.contract.job import JSON, Event, Job, Signal, Step
 from django_belay.contract.money import to_dollars
 from django_belay.contract.names import is_reserved
 from django_belay.contract.state import State, is_terminal
+from django_belay.db import Insertion, storage_for_client
 from django_belay.deferred import Deferred
 from django_belay.storage.base import Controlled, Inserted
 
@@ -52,23 +53,35 @@ class StepRecord:
 class JobHandle:
     """A job by its id: what was last read of it, and what can be done to it.
 
-    Attributes:
-        id: The job's id.
-        duplicate: Whether the job was there before, holding the unique key.
+    On the journal, a job that is enqueued inside ``atomic()`` is inserted after the commit. Until then
+    ``id`` is the one reserved for it and ``duplicate`` is ``None``; where the commit finds another job
+    holding the unique key, ``id`` becomes that job's.
     """
 
-    __slots__ = ("_job", "_state", "duplicate", "id")
+    __slots__ = ("_duplicate", "_id", "_index", "_insertion", "_job", "_state")
 
-    def __init__(self, job_id: int, *, state: State, duplicate: bool = False, job: Job | None = None) -> None:
-        self.id = job_id
-        self.duplicate = duplicate
+    def __init__(
+        self, job_id: int, *, state: State, duplicate: bool | None = False, job: Job | None = None
+    ) -> None:
+        self._id = job_id
+        self._duplicate = duplicate
         self._state: State = state
         self._job = job
+        self._insertion: Insertion | None = None
+        self._index = 0
 
     @classmethod
     def of_inserted(cls, inserted: Inserted) -> JobHandle:
-        """The handle of what an insert answered."""
+        """The handle of what a storage answered."""
         return cls(inserted.job_id, state=inserted.state, duplicate=inserted.duplicate)
+
+    @classmethod
+    def of_insertion(cls, insertion: Insertion, index: int = 0) -> JobHandle:
+        """The handle of one row of an insert, which may be waiting for the caller's commit."""
+        handle = cls.of_inserted(insertion.answers[index])
+        if insertion.deferred is not None:
+            handle._insertion, handle._index = insertion, index
+        return handle
 
     @classmethod
     def of_job(cls, job: Job) -> JobHandle:
@@ -76,14 +89,27 @@ class JobHandle:
         return cls(job.id, state=job.state, job=job)
 
     @property
+    def id(self) -> int:
+        """The job's id."""
+        self._take_answer()
+        return self._id
+
+    @property
+    def duplicate(self) -> bool | None:
+        """Whether the job was there before, holding the unique key; ``None`` before the commit tells."""
+        self._take_answer()
+        return self._duplicate
+
+    @property
     def state(self) -> State:
         """The state as last read; ``refresh()`` reads it again."""
+        self._take_answer()
         return self._state
 
     @property
     def is_finished(self) -> bool:
         """Whether the job had ended when it was last read."""
-        return is_terminal(self._state)
+        return is_terminal(self.state)
 
     @property
     def job(self) -> Job:
@@ -98,7 +124,9 @@ class JobHandle:
 
         Raises:
             JobNotFound: It was pruned, or its transaction rolled back.
+            StillDeferred: On the journal: its transaction has not committed, or was rolled back.
         """
+        self._require_insert()
         self._job = control.get_row(self.id)
         self._state = self._job.state
         return self
@@ -248,9 +276,24 @@ class JobHandle:
 
     # -- plumbing --------------------------------------------------------------------
 
+    def _take_answer(self) -> None:
+        """Take over what the commit answered, once it has."""
+        if self._insertion is None:
+            return
+        answer = self._insertion.answers[self._index]
+        if answer.duplicate is not None:
+            self._insertion = None
+            self._id, self._state, self._duplicate = answer.job_id, answer.state, answer.duplicate
+
+    def _require_insert(self) -> None:
+        """Raise what keeps the row from being there: no commit yet, or a failed insert after it."""
+        if self._insertion is not None and self._insertion.deferred is not None:
+            storage_for_client()  # in a TestCase, what would have committed is inserted by now
+            self._insertion.deferred.get()
+
     def __repr__(self) -> str:
         duplicate = ", duplicate" if self.duplicate else ""
-        return f"<JobHandle {self.id}: {self._state}{duplicate}>"
+        return f"<JobHandle {self.id}: {self.state}{duplicate}>"
 
     def __eq__(self, other: object) -> bool:
         return self.id == other.id if isinstance(other, JobHandle) else NotImplemented
@@ -270,9 +313,17 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class EnqueueReport:
-    """What ``enqueue_many`` did: ``inserted`` by index of the inputs, holders for duplicates."""
+    """What ``enqueue_many`` did: ``inserted`` by index of the inputs, holders for duplicates.
 
-    inserted: list[Inserted]
+    On the journal, inside ``atomic()``, duplicates are known after the commit.
+    """
+
+    insertion: Insertion
+
+    @property
+    def inserted(self) -> list[Inserted]:
+        """An answer for each input."""
+        return self.insertion.answers
 
     def __len__(self) -> int:
         return len(self.inserted)
@@ -298,7 +349,7 @@ class EnqueueReport:
 
     def handles(self) -> list[JobHandle]:
         """A handle for each input."""
-        return [JobHandle.of_inserted(answer) for answer in self.inserted]
+        return [JobHandle.of_insertion(self.insertion, index) for index in range(len(self))]
 
     def __repr__(self) -> str:
         duplicates = len(self.duplicates)

@@ -17,7 +17,7 @@ from django_belay import _enqueue, conf
 from django_belay._chunk_items import chunk_items
 from django_belay._options import OF_THE_CODE, OF_THE_ROW, check_name, merge
 from django_belay.contract.inputs import InputCodec
-from django_belay.db import DjangoSession
+from django_belay.db import CallersTransaction
 from django_belay.deferred import Deferred
 from django_belay.exceptions import ConfigurationError, InvalidInput
 from django_belay.handles import EnqueueReport, JobHandle
@@ -91,7 +91,7 @@ class JobFunction(Generic[P, R]):
         Contract: §5; rules 7-11.
         """
         now = conf.clock().now()
-        return JobHandle.of_inserted(_enqueue.insert_one(self._calls(now).make(args, kwargs), now))
+        return JobHandle.of_insertion(_enqueue.insert_one(self._calls(now).make(args, kwargs), now))
 
     def enqueue_many(self, inputs: Iterable[Mapping[str, Any]]) -> EnqueueReport:
         """Enqueue a job for each input: all of them, or none when one does not fit.
@@ -123,7 +123,7 @@ class JobFunction(Generic[P, R]):
         job = self._calls(now).make(args, kwargs)
 
         def insert() -> JobHandle:
-            return JobHandle.of_inserted(_enqueue.insert_one(job, now))
+            return JobHandle.of_insertion(_enqueue.insert_one(job, now))
 
         return Deferred.until_commit(insert, using=_open_alias(), what=f"enqueueing {self.kind}")
 
@@ -259,7 +259,7 @@ def _open_alias() -> str:
 def _is_open(connection: BaseDatabaseWrapper) -> bool:
     """Asks no database: one that this thread has not used may be away, or closed to a test."""
     is_used = connection.in_atomic_block or connection.connection is not None
-    return is_used and DjangoSession(connection.alias).is_in_callers_transaction()
+    return is_used and CallersTransaction(connection.alias).is_in_callers_transaction()
 
 
 def _restore(kind: str, options: JobOptions | None) -> JobFunction[..., Any]:

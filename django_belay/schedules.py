@@ -236,7 +236,7 @@ def run_now(name: str) -> JobHandle:
     """
     now = _now()
     job = build_job(_Entries.read().find(name), now)
-    return JobHandle.of_inserted(_enqueue.insert_one(replace(job, cron_name=name), now))
+    return JobHandle.of_insertion(_enqueue.insert_one(replace(job, cron_name=name), now))
 
 
 def make_scheduler(storage: Storage, *, clock: Clock | None = None) -> Scheduler:

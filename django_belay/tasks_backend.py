@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 from django.conf import settings
@@ -37,6 +38,7 @@ from django_belay.contract.money import Budget
 from django_belay.db import storage_for_client
 from django_belay.exceptions import ConfigurationError, JobNotFound
 from django_belay.registry import BackoffOption, JobOptions, Unique, registry
+from django_belay.storage.base import Inserted
 
 __all__ = ["BelayBackend", "BelayTask", "BelayTaskContext", "UnstorableResult"]
 
@@ -123,25 +125,30 @@ class BelayBackend(BaseTaskBackend):
         options = self._options(task)
         options = replace(options, meta={**options.meta, META_BACKEND: self.alias})
         job = _enqueue.CallMaker(registry.get(task.module_path), options, now).make((), given)
-        (inserted,) = storage_for_client().storage.insert_jobs([job], now=now)
-        if inserted.duplicate:
-            return self.get_result(str(inserted.job_id))
-        result: AnyResult = TaskResult(
-            task=task,
-            id=str(inserted.job_id),
-            status=TaskResultStatus.READY,
-            enqueued_at=now,
-            started_at=None,
-            finished_at=None,
-            last_attempted_at=None,
-            **given,
-            backend=self.alias,
-            errors=[],
-            worker_ids=[],
-        )
-        task_enqueued.send(sender=type(self), task_result=result)
-        _enqueue.announce([job], [inserted])
-        return result
+
+        @cache  # the one that the signal has is the one returned
+        def result(job_id: int) -> AnyResult:
+            return TaskResult(
+                task=task,
+                id=str(job_id),
+                status=TaskResultStatus.READY,
+                enqueued_at=now,
+                started_at=None,
+                finished_at=None,
+                last_attempted_at=None,
+                **given,
+                backend=self.alias,
+                errors=[],
+                worker_ids=[],
+            )
+
+        def announce(inserted: Sequence[Inserted]) -> None:
+            if not inserted[0].duplicate:
+                task_enqueued.send(sender=type(self), task_result=result(inserted[0].job_id))
+            _enqueue.announce([job], inserted)
+
+        (answer,) = storage_for_client().insert([job], now=now, then=announce).answers
+        return self.get_result(str(answer.job_id)) if answer.duplicate else result(answer.job_id)
 
     def get_result(self, result_id: str) -> AnyResult:
         """The result of a task as it stands now.

@@ -8,7 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from django_belay.contract.job import NewJob
 from django_belay.contract.settlement import Member, settle
+from django_belay.contract.state import State
 from django_belay.exceptions import InvalidWorkflow
 
 #: What ``wf_ignore`` may hold: ends of a dependency that its dependent lives with.
@@ -79,6 +81,22 @@ def _cycle(deps: Mapping[str, Iterable[str]], stuck: Collection[str]) -> str:
     cycle = [*list(path)[path[name] :], name]
     shown = cycle if len(cycle) <= SHOWN else [*cycle[:SHOWN], f"… {len(cycle) - SHOWN} more"]
     return f"the dependencies go in a circle: {' → '.join(shown)}; remove one of them"
+
+
+def id_taken(workflow_id: str) -> InvalidWorkflow:
+    """The refusal of a workflow whose id another one has."""
+    return InvalidWorkflow(
+        f"there is a workflow {workflow_id!r} already; give another id, or none to have one made"
+    )
+
+
+def duplicate_member(member: NewJob, holder_id: int, state: State) -> InvalidWorkflow:
+    """The refusal of a workflow that would lack a member: it would never end, or run beside that job."""
+    return InvalidWorkflow(
+        f"member {member.wf_name!r} is a duplicate: its unique key {member.unique_key!r} is held by job "
+        f"{holder_id} ({state}), which is no member; nothing was inserted. Wait for that "
+        "job, or take unique from the member"
+    )
 
 
 def retriable(members: Iterable[Member], wanted: Collection[int]) -> list[int]:

@@ -38,12 +38,13 @@ class Capabilities:
 class Inserted:
     """The answer for one :class:`NewJob`, at the same index.
 
-    With ``duplicate`` the id and state are those of the holder of its key or cron slot.
+    With ``duplicate`` the id and state are those of the holder of its key or cron slot. A storage never
+    answers ``None``: a client has that where the insert waits for a commit.
     """
 
     job_id: int
     state: State
-    duplicate: bool = False
+    duplicate: bool | None = False
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)

@@ -16,7 +16,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
-from django_belay.db import DjangoSession
+from django_belay.db import CallersTransaction
 
 logger = logging.getLogger("django_belay.testing")
 
@@ -65,7 +65,7 @@ class _Guard:
             del connection.run_on_commit[self._callbacks :]
             return True
         connection.savepoint_commit(self._savepoint)
-        if not DjangoSession(self.alias).is_in_callers_transaction():
+        if not CallersTransaction(self.alias).is_in_callers_transaction():
             self._run_callbacks()
         return False
 

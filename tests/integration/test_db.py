@@ -9,8 +9,9 @@ import pytest
 from django.db import connection
 from django.test import override_settings
 
-from django_belay import client, conf, db
+from django_belay import client, conf
 from django_belay.contract.outcome import Failed
+from django_belay.db import postgres
 from django_belay.exceptions import ConfigurationError, StorageError
 from tests.app import jobs
 from tests.integration.worker import park, run
@@ -46,7 +47,7 @@ def test_everything_works_with_parameters_bound_by_the_server() -> None:
 def test_the_workers_pool_follows_the_options() -> None:
     options = {"pool_size": 3, "statement_timeout": 2, "connect_timeout": 7, "prepare": False}
     with override_settings(BELAY={"STORAGE": {"OPTIONS": options}}):
-        session = db.worker_session(application_name="belay tests")
+        session = postgres.worker_session(application_name="belay tests")
     try:
         found = session._options
         assert (found.size, found.statement_timeout_s, found.connect_timeout_s) == (3, 2.0, 7.0)
@@ -59,29 +60,27 @@ def test_the_workers_pool_follows_the_options() -> None:
 def test_listening_has_a_dsn_of_its_own() -> None:
     direct = {"listen_dsn": "host=direct dbname=x port=5432"}
     with override_settings(BELAY={"STORAGE": {"OPTIONS": direct}}):
-        assert db.listen_params(conf.get().postgres) == {"host": "direct", "dbname": "x", "port": "5432"}
+        assert postgres.listen_params(conf.get().postgres) == {
+            "host": "direct",
+            "dbname": "x",
+            "port": "5432",
+        }
     with override_settings(BELAY={"NOTIFY": "off"}):
-        assert db.listen_params(conf.get().postgres) is None
-    found = db.listen_params(conf.get().postgres)
+        assert postgres.listen_params(conf.get().postgres) is None
+    found = postgres.listen_params(conf.get().postgres)
     assert found is not None
     assert found["dbname"] == connection.settings_dict["NAME"]
 
 
 def test_a_database_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    db._client_storage.cache_clear()
+    postgres._client_storage.cache_clear()
     monkeypatch.setattr(connection, "vendor", "sqlite")
     with pytest.raises(ConfigurationError, match="PostgreSQL"):
         jobs.echo.enqueue(1)
 
 
-@override_settings(BELAY={"STORAGE": {"BACKEND": conf.JOURNAL, "OPTIONS": {"directory": "/nowhere"}}})
-def test_a_storage_that_is_not_there_yet_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="journal"):
-        jobs.echo.enqueue(1)
-
-
 def test_the_drivers_errors_come_as_ours() -> None:
-    session = db.DjangoSession("default")
+    session = postgres.DjangoSession("default")
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE belay_jobs RENAME COLUMN kind TO sort")
     try:
@@ -107,6 +106,6 @@ def assumed_role() -> Iterator[str]:
 
 
 def test_a_workers_connections_take_the_role_that_djangos_take(assumed_role: str) -> None:
-    with psycopg.connect(**db.connect_params("default")) as own:
+    with psycopg.connect(**postgres.connect_params("default")) as own:
         row = own.execute("SELECT current_user::text").fetchone()
     assert row == (assumed_role,)

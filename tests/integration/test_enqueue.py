@@ -16,8 +16,9 @@ from django.db import connection, connections, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_belay import Unique, _enqueue, client, db
+from django_belay import Unique, client
 from django_belay.contract.encryption import decrypt
+from django_belay.db import postgres
 from django_belay.deferred import Deferred
 from django_belay.exceptions import (
     ConfigurationError,
@@ -40,7 +41,7 @@ in_a_test = pytest.mark.django_db
 
 def seen_by_others(job_id: int) -> bool:
     """Whether another connection sees the job."""
-    session = db.worker_session(pool_size=1)
+    session = postgres.worker_session(pool_size=1)
     try:
         return bool(session.run("get_job", {"id": job_id}))
     finally:
@@ -196,7 +197,7 @@ async def use_async_twins() -> None:
 
 @committed
 def test_many_inputs_go_in_chunks_with_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_enqueue, "CHUNK", 100)
+    monkeypatch.setattr(postgres, "CHUNK", 100)
     held = jobs.once.enqueue(3)
     order = [*range(249, -1, -1), 17]
     report = jobs.once.enqueue_many({"order_id": n} for n in order)
@@ -223,7 +224,7 @@ def test_many_is_all_or_nothing() -> None:
 
 @committed
 def test_a_chunk_that_fails_takes_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_enqueue, "CHUNK", 2)
+    monkeypatch.setattr(postgres, "CHUNK", 2)
     insert, calls = PostgresStore.insert_jobs, []
 
     def fail_later(store: PostgresStore, rows: Any, *, now: datetime) -> Any:
@@ -243,8 +244,8 @@ def test_a_chunk_that_fails_takes_the_others_with_it(monkeypatch: pytest.MonkeyP
 def test_two_callers_with_the_same_keys_in_other_orders_do_not_deadlock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_enqueue, "CHUNK", 3)
-    monkeypatch.setattr(_enqueue, "atomically", once_only)
+    monkeypatch.setattr(postgres, "CHUNK", 3)
+    monkeypatch.setattr(postgres, "atomically", once_only)
     barrier, failures = threading.Barrier(2), []
 
     def enqueue(order: list[int]) -> None:
@@ -267,7 +268,7 @@ def test_two_callers_with_the_same_keys_in_other_orders_do_not_deadlock(
     assert Job.objects.count() == 60
 
 
-def once_only(session: db.DjangoSession, operation: Callable[[Any], Any]) -> Any:
+def once_only(session: postgres.DjangoSession, operation: Callable[[Any], Any]) -> Any:
     """No second try, which would hide a deadlock."""
     with session.transaction() as open_transaction:
         return operation(open_transaction)
@@ -449,7 +450,7 @@ def test_the_signal_tells_new_jobs_by_kind() -> None:
 
 @in_a_test
 def test_a_database_without_tables_is_refused_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(db, "_checked", set())
+    monkeypatch.setattr(postgres, "_checked", set())
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE belay_meta RENAME TO other_meta")
     with pytest.raises(SchemaMissing, match="belay_migrate"):

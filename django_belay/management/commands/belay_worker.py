@@ -104,20 +104,17 @@ def supervise(
     """Run a supervisor to its end; the exit code."""
     open_standard_files()
     options = overrides.apply(conf.worker_options())
-    storage = db.storage_for_worker(pool_size=6, application_name="belay-supervisor")
-    services = Services(
-        storage=storage,
-        clock=conf.clock(),
-        registry=registry,
-        options=options,
-        queues=QueueTable(options, reports=True),
-    )
-    arguments = ("-m", "django_belay.management.child", overrides.dumps())
-    try:
+    with db.storage_for_supervisor() as storage:
+        services = Services(
+            storage=storage,
+            clock=conf.clock(),
+            registry=registry,
+            options=options,
+            queues=QueueTable(options, reports=True),
+        )
+        arguments = ("-m", "django_belay.management.child", overrides.dumps())
         scheduler = schedules.make_scheduler(storage, clock=services.clock)
         return Supervisor(services, lambda: spawn(arguments), plan, cron_tick=scheduler.tick, say=say).run()
-    finally:
-        storage.close()
 
 
 def parse_queue(text: str) -> tuple[str, int | None]:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from django_belay.contract.job import NewJob
+from django_belay.contract.workflow_graph import duplicate_member, id_taken
 from django_belay.exceptions import Conflict, StorageError
 from django_belay.storage.base import Inserted
 
 from .instants import ceil_ms, floor_ms
+from .reading import workflow_states
 from .row import Row
 from .unit import Unit
 from .view import WINDOWED
@@ -38,6 +40,25 @@ class Inserter:
         if ids is not None and len(ids) != len(jobs):
             raise ValueError(f"{len(jobs)} jobs and {len(ids)} reserved ids")
         return [self._insert(job, None if ids is None else ids[n]) for n, job in enumerate(jobs)]
+
+    def insert_members(
+        self, jobs: Sequence[NewJob], ids: Sequence[int], *, workflow_id: str
+    ) -> list[Inserted]:
+        """Insert a new workflow's members, all under their own ids; sent again, it finds them there.
+
+        Raises:
+            InvalidWorkflow: The id is taken, or another job holds a member's key; nothing was inserted.
+
+        Contract: §5.1, §8.3.
+        """
+        is_resent = all(self._unit.state_of(job_id) is not None for job_id in ids)
+        if not is_resent and workflow_states(self._unit, workflow_id):
+            raise id_taken(workflow_id)
+        inserted = self.insert(jobs, ids=ids)
+        for job, answer in zip(jobs, inserted, strict=True):
+            if answer.duplicate:
+                raise duplicate_member(job, answer.job_id, answer.state)
+        return inserted
 
     def _insert(self, job: NewJob, reserved: int | None) -> Inserted:
         unit = self._unit

@@ -180,6 +180,14 @@ class JournalStore:
         """Insert under reserved ids; sent again, it finds them there."""
         return self._write("insert", now, lambda unit: Inserter(unit).insert(jobs, ids=ids))
 
+    def insert_members(
+        self, jobs: Sequence[NewJob], ids: Sequence[int], *, workflow_id: str, now: datetime
+    ) -> list[Inserted]:
+        """Insert a new workflow under reserved ids, or refuse with ``InvalidWorkflow``."""
+        return self._write(
+            "insert", now, lambda unit: Inserter(unit).insert_members(jobs, ids, workflow_id=workflow_id)
+        )
+
     def get_job(self, job_id: int) -> Job:
         return self._read(lambda unit: job_of(unit.get(job_id)))
 

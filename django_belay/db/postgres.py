@@ -1,4 +1,4 @@
-"""Where the client's statements run: the caller's own Django connection.
+"""PostgreSQL: the client's statements run on the caller's own Django connection, a worker's in a pool.
 
 :class:`DjangoSession` is a storage session over ``connections[alias]``. Statements go
 through Django's cursor, so that ``assertNumQueries`` and the debug log see them, and an
@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from threading import Lock
 from typing import Any
@@ -20,12 +20,16 @@ import psycopg
 from django.core.signals import setting_changed
 from django.db import Error as DjangoDatabaseError
 from django.db import connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.conninfo import conninfo_to_dict
 
 from django_belay import conf
+from django_belay.contract.job import NewJob
+from django_belay.contract.workflow_graph import duplicate_member, id_taken
+from django_belay.db.client_storage import Insertion, Then
+from django_belay.db.transactions import CallersTransaction
 from django_belay.exceptions import ConfigurationError
-from django_belay.storage.base import Storage
+from django_belay.storage.base import Inserted, Storage
+from django_belay.storage.postgres.locks import lock
 from django_belay.storage.postgres.pool import PoolOptions, PoolSession
 from django_belay.storage.postgres.rows import register_loaders
 from django_belay.storage.postgres.session import (
@@ -46,7 +50,7 @@ PREPARE_AFTER = 2
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 
-class DjangoSession:
+class DjangoSession(CallersTransaction):
     """A :class:`~django_belay.storage.postgres.session.Session` over a Django connection.
 
     Safe to share between threads: each has a connection of its own in ``connections``.
@@ -56,13 +60,8 @@ class DjangoSession:
     """
 
     def __init__(self, alias: str, *, prepare: bool = False) -> None:
-        self.alias = alias
+        super().__init__(alias)
         self._prepare = prepare
-
-    @property
-    def connection(self) -> BaseDatabaseWrapper:
-        """This thread's connection."""
-        return connections[self.alias]
 
     def run(self, name: str, params: Params | None = None) -> Rows:
         return retried(self, lambda: self._run(name, params))
@@ -142,21 +141,6 @@ class DjangoSession:
                 self.run("set_read_committed")
             yield self
 
-    def is_joined(self) -> bool:
-        """Whether a transaction is open, a test's included: what fails in it fails for good."""
-        return self.connection.in_atomic_block or not self.connection.get_autocommit()
-
-    def is_in_callers_transaction(self) -> bool:
-        """Whether the caller has a transaction open that will commit or roll back.
-
-        The blocks that ``TestCase`` opens never commit; Django's ``durable`` check
-        passes over them in the same way (rule 10).
-        """
-        if not self.connection.in_atomic_block:
-            return not self.connection.get_autocommit()
-        blocks = self.connection.atomic_blocks
-        return not (blocks and blocks[-1]._from_testcase)  # type: ignore[attr-defined]
-
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)
 
@@ -224,19 +208,86 @@ class DjangoStore(PostgresStore):
 # -- storages --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ClientStorage:
-    """The storage as the client uses it, and the session beneath it."""
+#: Rows of one insert; more gain nothing and hold more memory.
+CHUNK = 5_000
 
-    storage: Storage
-    session: DjangoSession
+
+class PostgresClient:
+    """The storage over the caller's own connection: what it writes is part of the caller's transaction."""
+
+    def __init__(self, storage: Storage, session: DjangoSession) -> None:
+        self.storage = storage
+        self.session = session
+
+    def insert(self, jobs: Sequence[NewJob], *, now: datetime, then: Then) -> Insertion:
+        """Chunk by chunk in one transaction.
+
+        Rows go in the order of their unique keys, so that two callers with the same keys do
+        not deadlock (rule 9); a transaction of our own is tried again as a whole.
+        """
+        order = _key_order(jobs)
+        answers = (
+            self._insert_chunks(jobs, order, now)
+            if len(jobs) <= CHUNK
+            else atomically(self.session, lambda _: self._insert_chunks(jobs, order, now))
+        )
+        inserted = dict(zip(order, answers, strict=True))
+        by_index = [inserted[index] for index in range(len(jobs))]
+        then(by_index)
+        return Insertion(by_index)
+
+    def _insert_chunks(self, jobs: Sequence[NewJob], order: Sequence[int], now: datetime) -> list[Inserted]:
+        answers: list[Inserted] = []
+        for start in range(0, len(order), CHUNK):
+            chunk = [jobs[index] for index in order[start : start + CHUNK]]
+            answers.extend(self.storage.insert_jobs(chunk, now=now))
+        return answers
+
+    def insert_workflow(
+        self, jobs: Sequence[NewJob], *, workflow_id: str, now: datetime, then: Then
+    ) -> Insertion:
+        """In one statement; whoever catches the refusal goes on in a transaction without our rows."""
+
+        def work(_: object = None) -> list[Inserted]:
+            return self._insert_members(jobs, workflow_id, now)
+
+        if self.session.is_joined():
+            with transaction.atomic(using=self.session.alias):  # a savepoint
+                inserted = work()
+        else:
+            inserted = atomically(self.session, work)
+        then(inserted)
+        return Insertion(inserted)
+
+    def _insert_members(self, jobs: Sequence[NewJob], workflow_id: str, now: datetime) -> list[Inserted]:
+        with self.session.transaction() as opened:
+            # Two that are given the same id: the second waits here, and then sees the first.
+            lock(opened, workflows=[workflow_id])
+            if self.storage.workflow_states(workflow_id):
+                raise id_taken(workflow_id)
+            inserted = self.storage.insert_jobs(jobs, now=now)
+        for job, answer in zip(jobs, inserted, strict=True):
+            if answer.duplicate:
+                raise duplicate_member(job, answer.job_id, answer.state)
+        return inserted
+
+    def is_uncommitted(self, job_id: int) -> bool:
+        """Asked of the row's own transaction id."""
+        return self.session.run("is_uncommitted", {"id": job_id}) == [(True,)]
+
+
+def _key_order(jobs: Sequence[NewJob]) -> Sequence[int]:
+    indexes = range(len(jobs))
+    if all(job.unique_key is None for job in jobs):
+        return indexes
+    return sorted(indexes, key=lambda index: jobs[index].unique_key or "")
 
 
 _checked: set[tuple[str, str, str]] = set()
 _checking = Lock()
 
 
-def storage_for_client() -> ClientStorage:
+def storage_for_client() -> PostgresClient:
     """The storage over the caller's own connection; its schema was checked once (§1).
 
     Raises:
@@ -256,6 +307,16 @@ def storage_for_worker(*, pool_size: int = 4, application_name: str = "belay") -
     options = conf.get().postgres
     session = worker_session(pool_size=pool_size, application_name=application_name)
     return _postgres_store(session, options, combines=True)
+
+
+@contextmanager
+def storage_for_supervisor(*, pool_size: int, application_name: str) -> Iterator[Storage]:
+    """As :func:`storage_for_worker`; closed in the end."""
+    storage = storage_for_worker(pool_size=pool_size, application_name=application_name)
+    try:
+        yield storage
+    finally:
+        storage.close()
 
 
 def worker_session(*, pool_size: int = 4, application_name: str = "belay") -> PoolSession:
@@ -304,15 +365,11 @@ def postgres_connection(alias: str) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _client_storage() -> ClientStorage:
+def _client_storage() -> PostgresClient:
     found = conf.get()
-    if found.backend != conf.POSTGRES:
-        raise ConfigurationError(
-            f'BELAY["STORAGE"]["BACKEND"]: {found.backend!r} cannot be used yet; use {conf.POSTGRES!r}'
-        )
     postgres_connection(found.postgres.database)
     session = DjangoSession(found.postgres.database, prepare=found.postgres.prepare)
-    return ClientStorage(_postgres_store(session, found.postgres), session)
+    return PostgresClient(_postgres_store(session, found.postgres), session)
 
 
 def _forget(*, setting: str, **_: Any) -> None:
@@ -320,7 +377,7 @@ def _forget(*, setting: str, **_: Any) -> None:
         _client_storage.cache_clear()
 
 
-setting_changed.connect(_forget, dispatch_uid="django_belay.db")
+setting_changed.connect(_forget, dispatch_uid="django_belay.db.postgres")
 
 
 def _check_schema_once(alias: str) -> None:
