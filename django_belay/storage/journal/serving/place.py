@@ -17,7 +17,7 @@ import fcntl
 import json
 import os
 import shutil
-import socket
+import socket as sockets
 import stat
 import sys
 import tempfile
@@ -162,7 +162,7 @@ class Place:
 
     # -- the socket ---------------------------------------------------------
 
-    def listen(self) -> socket.socket:
+    def listen(self) -> sockets.socket:
         """A listening socket at :attr:`socket`, mode 0600, in place of whatever lay there.
 
         Call it only while the store's lock is held: that is what makes the one before dead.
@@ -172,7 +172,7 @@ class Place:
             for left in self.run.glob(pattern):
                 left.unlink(missing_ok=True)
         making = self._name_kept()
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
         try:
             with _address(self.run, making.name) as address:
                 listener.bind(address)
@@ -211,14 +211,14 @@ class Place:
     def _name_kept(self) -> Path:
         return self.run / f"owner.{os.getpid()}.sock"
 
-    def connect(self, timeout_s: float) -> socket.socket:
+    def connect(self, timeout_s: float) -> sockets.socket:
         """A connection to the owner.
 
         Raises:
             OSError: Nobody listens (``FileNotFoundError``, ``ConnectionRefusedError``), or who
                 listens takes no more connections (``TimeoutError``, ``BlockingIOError``).
         """
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
         try:
             connection.settimeout(max(timeout_s, 0.001))
             with _address(self.run, self.socket.name) as address:
