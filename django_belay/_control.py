@@ -17,8 +17,8 @@ from django_belay.contract.job import JSON, Event, Job, Signal, Step
 from django_belay.contract.json_value import dump_jsonb
 from django_belay.contract.names import STEER_SIGNAL, is_reserved, job_scope
 from django_belay.db import storage_for_client
-from django_belay.deferred import Deferred
-from django_belay.exceptions import InvalidInput, JobNotFound, PayloadTooLarge
+from django_belay.deferred import Deferred, JoiningDeferred
+from django_belay.exceptions import ConfigurationError, InvalidInput, JobNotFound, PayloadTooLarge
 from django_belay.storage.base import Controlled
 
 T = TypeVar("T")
@@ -108,7 +108,8 @@ def signal(
 
     Returns:
         Ids of the jobs woken. Inside ``atomic()`` the signal's row is part of that
-        transaction and a ``Deferred`` of the ids is returned.
+        transaction and a ``Deferred`` of the ids is returned; on the journal the row, too, follows
+        the commit.
 
     Raises:
         JobNotFound: ``target`` is the id of no job.
@@ -127,18 +128,27 @@ def steer(job_id: int, payload: JSON, *, join: bool = False) -> list[int] | Defe
     return _deliver(check_id(job_id), STEER_SIGNAL, payload, join=join)
 
 
-def clear_signal(target: int | str, name: str) -> bool:
+def clear_signal(target: int | str, name: str) -> bool | Deferred[bool]:
     """Remove a signal from an inbox, in the caller's transaction; whether there was one.
 
     Args:
         target: As of :func:`signal`. The name may be ``$steer``, for guidance that no longer holds.
+
+    Returns:
+        On the journal, inside ``atomic()``, a ``Deferred``: it happens after the commit.
 
     Contract: §8.1.
     """
     scope = _scope_of(target)
     if not check_key("name", name):
         raise InvalidInput("is empty", path="name")
-    return storage_for_client().storage.clear_signal(scope, name)
+    if storage_for_client().storage.capabilities.transactional_enqueue:
+        return storage_for_client().storage.clear_signal(scope, name)
+    return after_commit(
+        lambda: storage_for_client().storage.clear_signal(scope, name),
+        what=f"clearing signal {name!r}",
+        joins=True,
+    )
 
 
 def signals(target: int | str) -> list[Signal]:
@@ -158,10 +168,16 @@ def _deliver(target: int | str, name: str, payload: JSON, *, join: bool) -> list
     if not check_key("name", name):
         raise InvalidInput("is empty", path="name")
     _check_payload(payload)
-    found = storage_for_client()
     to_job = not isinstance(target, str)
+
+    def put() -> list[int]:
+        return storage_for_client().storage.put_signal(scope, name, payload, to_job=to_job, now=_now())
+
+    found = storage_for_client()
+    if not found.storage.capabilities.transactional_enqueue:
+        return after_commit(put, what=f"sending signal {name!r}", join=join, joins=True)
     if join or not found.session.is_in_callers_transaction():
-        return found.storage.put_signal(scope, name, payload, to_job=to_job, now=_now())
+        return put()
     found.storage.write_signal(scope, name, payload, to_job=to_job, now=_now())
     return Deferred.until_commit(
         lambda: storage_for_client().storage.wake_awaiting(scope, name, now=_now()),
@@ -179,12 +195,30 @@ def _check_payload(payload: JSON) -> None:
         )
 
 
-def after_commit(work: Callable[[], T], *, what: str, join: bool) -> T | Deferred[T]:
-    """Do it now, or after the commit where the caller has a transaction open (rule 10)."""
-    session = storage_for_client().session
-    if join or not session.is_in_callers_transaction():
+def after_commit(
+    work: Callable[[], T], *, what: str, join: bool = False, joins: bool = False
+) -> T | Deferred[T]:
+    """Do it now, or after the commit where the caller has a transaction open (rule 10).
+
+    Args:
+        join: Do it now and in that transaction.
+        joins: It would be part of the transaction where the storage is in that database.
+
+    Raises:
+        ConfigurationError: With ``join``, the storage is in no database that has transactions.
+    """
+    found = storage_for_client()
+    if not found.session.is_in_callers_transaction():
         return work()
-    return Deferred.until_commit(work, using=session.alias, what=what)
+    if join and found.storage.capabilities.transactional_enqueue:
+        return work()
+    if join:
+        raise ConfigurationError(
+            f"{what}: join=True does it in the caller's transaction, and the journal takes part in none. "
+            "Leave join out, and it is done after the commit; or leave the atomic() block"
+        )
+    deferred = JoiningDeferred if joins else Deferred
+    return deferred.until_commit(work, using=found.session.alias, what=what)
 
 
 def _found(answer: Controlled) -> Controlled:

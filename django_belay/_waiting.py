@@ -12,7 +12,7 @@ from django_belay.contract.job import JSON, Job
 from django_belay.contract.job_error import job_error
 from django_belay.contract.state import is_terminal
 from django_belay.db import storage_for_client
-from django_belay.exceptions import ConfigurationError, ResultTimeout
+from django_belay.exceptions import ConfigurationError, JobNotFound, ResultTimeout
 
 FIRST_POLL_S = 0.005
 LAST_POLL_S = 0.2
@@ -39,7 +39,7 @@ def await_result(job_id: int, *, timeout: float | None = None) -> JSON:
     has_looked = False
     with ResultHint(job_id, after_s=HINTS_AFTER_S) as hint:
         for pause in pauses(timeout, first_s=FIRST_POLL_S, last_s=LAST_POLL_S):
-            job = get_row(job_id)
+            job = _look(job_id)
             if is_terminal(job.state):
                 return _result_of(job)
             if not has_looked:
@@ -57,7 +57,7 @@ async def aawait_result(job_id: int, *, timeout: float | None = None) -> JSON:
     has_looked = False
     async with AsyncResultHint(job_id, after_s=HINTS_AFTER_S) as hint:
         for pause in pauses(timeout, first_s=FIRST_POLL_S, last_s=LAST_POLL_S):
-            job = await sync_to_async(get_row)(job_id)
+            job = await sync_to_async(_look)(job_id)
             if is_terminal(job.state):
                 return _result_of(job)
             if not has_looked:
@@ -65,6 +65,14 @@ async def aawait_result(job_id: int, *, timeout: float | None = None) -> JSON:
                 has_looked = True
             await hint.wait(pause)
     raise _too_late(job_id, timeout)
+
+
+def _look(job_id: int) -> Job:
+    try:
+        return get_row(job_id)
+    except JobNotFound:
+        _refuse_own(job_id)
+        raise
 
 
 def _refuse_endless_wait() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from django.db import transaction
 
@@ -30,10 +30,10 @@ class Deferred(Generic[T]):
         self._is_done = False
 
     @classmethod
-    def until_commit(cls, work: Callable[[], T], *, using: str, what: str) -> Deferred[T]:
+    def until_commit(cls, work: Callable[[], T], *, using: str, what: str) -> Self:
         """Do ``work`` after the commit of the transaction open on ``using``."""
         deferred = cls(work, what)
-        transaction.on_commit(deferred._run, using=using)
+        transaction.on_commit(deferred.run, using=using)
         return deferred
 
     @property
@@ -57,7 +57,10 @@ class Deferred(Generic[T]):
             raise self._error
         return self._value  # type: ignore[return-value]
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Do the work, once."""
+        if self._is_done:
+            return  # in a TestCase the work does not wait for a commit that never comes
         try:
             self._value = self._work()
         except Exception as error:
@@ -69,3 +72,7 @@ class Deferred(Generic[T]):
     def __repr__(self) -> str:
         state = "failed" if self._error else "done" if self._is_done else "waits for the commit"
         return f"<Deferred {self._what}: {state}>"
+
+
+class JoiningDeferred(Deferred[T]):
+    """Work that would be part of the caller's transaction where the storage is in its database."""

@@ -188,7 +188,7 @@ class JobHandle:
         """Give the running job guidance that ``ctx.steering()`` reads."""
         return control.steer(self.id, payload, join=join)
 
-    def clear_signal(self, name: str) -> bool:
+    def clear_signal(self, name: str) -> bool | Deferred[bool]:
         """Remove a signal from the job's inbox; whether there was one."""
         return control.clear_signal(self.id, name)
 
@@ -258,7 +258,7 @@ class JobHandle:
         """As :meth:`steer`."""
         return await sync_to_async(self.steer)(payload, join=join)
 
-    async def aclear_signal(self, name: str) -> bool:
+    async def aclear_signal(self, name: str) -> bool | Deferred[bool]:
         """As :meth:`clear_signal`."""
         return await sync_to_async(self.clear_signal)(name)
 

@@ -23,6 +23,7 @@ from django_belay.testing.plugin import (  # noqa: F401 - fixtures; in a checkou
     belay_crons,
     belay_drain,
     belay_inline,
+    belay_own_journal,
 )
 from django_belay.testing.postgres import SOURCES, PostgresNotFound, PostgresServer, find_postgres
 
@@ -41,6 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--run-slow", action="store_true", help="also run the tests marked slow")
     group.addoption(
+        "--belay-storage",
+        choices=("postgres", "journal"),
+        default="postgres",
+        help="journal: run tests/integration on the journal and SQLite; without what is PostgreSQL's own",
+    )
+    group.addoption(
         "--belay-wakeups",
         choices=("on", "off"),
         default="on",
@@ -48,7 +55,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    wanted, found = config.getoption("--belay-storage"), os.environ.get("BELAY_TEST_STORAGE", "postgres")
+    if "journal" in (wanted, found) and wanted != found:
+        raise pytest.UsageError("write the option as --belay-storage=journal: settings read it from there")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--belay-storage") == "journal":
+        skip_postgres = pytest.mark.skip(reason="of PostgreSQL alone")
+        for item in items:
+            asked = getattr(item, "fixturenames", ())
+            if item.get_closest_marker("postgres") or "postgres_server" in asked:
+                item.add_marker(skip_postgres)
     if config.getoption("--run-slow"):
         return
     skip = pytest.mark.skip(reason="slow; run with --run-slow")
@@ -85,10 +104,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(
-    django_db_modify_db_settings_parallel_suffix: None, postgres_server: PostgresServer
+    request: pytest.FixtureRequest, django_db_modify_db_settings_parallel_suffix: None
 ) -> None:
     """Point Django at the server; pytest-django has made the test database's name by now."""
-    found = postgres_server.django_settings()
+    if request.config.getoption("--belay-storage") == "journal":
+        return
+    found = request.getfixturevalue("postgres_server").django_settings()
     settings = connections.settings["default"]
     settings.update({key: found[key] for key in ("HOST", "PORT", "USER", "PASSWORD")})
     settings["OPTIONS"] = {**settings.get("OPTIONS", {}), **found["OPTIONS"]}

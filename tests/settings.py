@@ -1,6 +1,9 @@
 """Django settings of the tests. The server is found at run time: see ``tests/conftest.py``."""
 
 import importlib.util
+import os
+import sys
+import tempfile
 
 import django
 
@@ -10,11 +13,32 @@ TIME_ZONE = "Europe/Berlin"  # not UTC, so that a missing conversion shows
 LANGUAGE_CODE = "en"
 ROOT_URLCONF = "tests.urls"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+# Settings come before pytest's options; the variable tells xdist's processes and the workers.
+if "--belay-storage=journal" in sys.argv:
+    os.environ["BELAY_TEST_STORAGE"] = "journal"
 DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "belay"}}
 BELAY = {
     "QUEUES": {"default": 10, "mail": 5, "ai": 5},
     "ENCRYPTION_KEYS": [b"a key for tests, 32 bytes long.."],
 }
+if os.environ.get("BELAY_TEST_STORAGE") == "journal":
+    _FILE = os.path.join(tempfile.gettempdir(), f"belay-tests-{os.getpid()}.sqlite3")
+    DATABASES["default"] = {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": _FILE,
+        "TEST": {"NAME": _FILE},
+        # Workers write to the same file.
+        "OPTIONS": {"timeout": 20, "transaction_mode": "IMMEDIATE"},
+    }
+    BELAY["STORAGE"] = {
+        "BACKEND": "django_belay.storage.journal",
+        "OPTIONS": {
+            # Never made: tests have a journal of their own, or name one.
+            "directory": os.path.join(tempfile.gettempdir(), "belay-tests-of-nobody"),
+            "durability": "write",
+            "validated_filesystem": True,
+        },
+    }
 INSTALLED_APPS = [
     "django.contrib.auth",
     "django.contrib.contenttypes",

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from django.core.signals import setting_changed
-from django.db import transaction
 
 from django_belay import conf
 from django_belay.contract.job import NewJob
@@ -22,11 +21,9 @@ from django_belay.contract.workflow_graph import id_taken
 from django_belay.db import scratch
 from django_belay.db.client_storage import Insertion, Then
 from django_belay.db.transactions import CallersTransaction
-from django_belay.deferred import Deferred
+from django_belay.deferred import JoiningDeferred
 from django_belay.exceptions import ConfigurationError
 from django_belay.storage.base import Inserted, Storage
-
-T = TypeVar("T")
 
 
 class JournalStorage(Storage, Protocol):
@@ -47,21 +44,10 @@ class JournalStorage(Storage, Protocol):
         ...
 
 
-class JoiningDeferred(Deferred[T]):
-    """Work that on PostgreSQL would be part of the caller's transaction.
-
-    Attributes:
-        job_ids: The jobs that it inserts.
-    """
+class _DeferredInsert(JoiningDeferred[list[Inserted]]):
+    """Rows that are inserted after the commit, under the ids reserved for them."""
 
     job_ids: frozenset[int] = frozenset()
-
-    @classmethod
-    def waiting(cls, session: CallersTransaction) -> list[JoiningDeferred[Any]]:
-        """Those of this thread's open transaction, in their order; what a savepoint took back is gone."""
-        callbacks: list[Any] = session.connection.run_on_commit
-        owners = [getattr(callback[1], "__self__", None) for callback in callbacks]
-        return [owner for owner in owners if isinstance(owner, JoiningDeferred) and not owner.is_done]
 
 
 class JournalClient:
@@ -129,14 +115,14 @@ class JournalClient:
             return answers
 
         answers = provisional
-        deferred = JoiningDeferred(work, what)
+        deferred = _DeferredInsert.until_commit(work, using=self.session.alias, what=what)
         deferred.job_ids = frozenset(ids)
-        transaction.on_commit(deferred._run, using=self.session.alias)
         return Insertion(answers, deferred)
 
     def is_uncommitted(self, job_id: int) -> bool:
         """Whether its insert waits for the caller's commit."""
-        return any(job_id in deferred.job_ids for deferred in JoiningDeferred.waiting(self.session))
+        waiting = _waiting(self.session)
+        return any(isinstance(one, _DeferredInsert) and job_id in one.job_ids for one in waiting)
 
     def catch_up(self) -> None:
         """In a ``TestCase``, whose transaction never commits: do what the code under test has committed.
@@ -145,8 +131,15 @@ class JournalClient:
         """
         connection = self.session.connection
         if connection.run_on_commit and not self.session.is_in_callers_transaction():
-            for deferred in JoiningDeferred.waiting(self.session):
-                deferred._run()
+            for deferred in _waiting(self.session):
+                deferred.run()
+
+
+def _waiting(session: CallersTransaction) -> list[JoiningDeferred[Any]]:
+    """What waits for this thread's commit, in its order; what a savepoint took back is gone."""
+    callbacks: list[Any] = session.connection.run_on_commit
+    owners = [getattr(callback[1], "__self__", None) for callback in callbacks]
+    return [owner for owner in owners if isinstance(owner, JoiningDeferred) and not owner.is_done]
 
 
 def _summary(jobs: Sequence[NewJob]) -> str:

@@ -10,7 +10,6 @@ from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
 from django_belay import conf
-from django_belay.storage.postgres import schema
 
 
 class MigrateSchema(Operation):
@@ -37,6 +36,8 @@ class MigrateSchema(Operation):
         connection: Any = schema_editor.connection
         if connection.vendor != "postgresql" or not router.allow_migrate(connection.alias, app_label):
             return
+        from django_belay.storage.postgres import schema  # the driver, which other databases do without
+
         connection.ensure_connection()
         with connection.wrap_database_errors:
             schema.migrate(connection.connection, partitions=conf.partitions())

@@ -6,6 +6,7 @@ or ``transactional_db``. Nothing of Django is imported before a fixture is used.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,14 @@ import pytest
 
 if TYPE_CHECKING:
     from django_belay.testing import Crons, DrainReport, SimClock
+
+
+@pytest.fixture(autouse=True)
+def belay_own_journal() -> Iterator[None]:
+    """On the journal, each test begins with an empty one in a temporary directory."""
+    yield
+    if (scratch := sys.modules.get("django_belay.db.scratch")) is not None:
+        scratch.forget()
 
 
 @pytest.fixture

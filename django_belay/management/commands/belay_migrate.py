@@ -11,7 +11,6 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from django_belay import conf
 from django_belay.exceptions import BelayError
-from django_belay.storage.postgres import schema
 
 
 class Command(BaseCommand):
@@ -48,6 +47,8 @@ class Command(BaseCommand):
                 f"database {alias!r} is {connection.display_name}, not PostgreSQL: nothing to do"
             )
             return None
+        from django_belay.storage.postgres import schema  # the driver, which other databases do without
+
         connection.ensure_connection()
         try:
             return schema.migrate(connection.connection, plan=plan, partitions=conf.partitions())

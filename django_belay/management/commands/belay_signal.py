@@ -60,7 +60,7 @@ class Command(BaseCommand):
         if options["dry_run"]:
             is_there = name in [signal.name for signal in client.signals(target)]
         else:
-            is_there = client.clear_signal(target, name)
+            is_there = bool(client.clear_signal(target, name))
         if not is_there:
             raise CommandError(f"there is no signal {name!r} in the inbox of {target}")
         what = "would be cleared" if options["dry_run"] else "cleared"
