@@ -93,6 +93,11 @@ class Journal:
         return self.ownership.root.path
 
     @property
+    def through(self) -> int:
+        """Through which sequence everything is durable (or written, by the durability)."""
+        return self._commit.through
+
+    @property
     def admits(self) -> bool:
         """Whether new records are accepted; not while a compaction switches over."""
         return self._admits and not self.closed

@@ -1,0 +1,1 @@
+DELETE FROM belay_events WHERE job_id = ? AND seq = ?

@@ -1,0 +1,1 @@
+DELETE FROM belay_jobs WHERE id = ?

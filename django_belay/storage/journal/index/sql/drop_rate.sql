@@ -1,0 +1,1 @@
+DELETE FROM belay_rate WHERE bucket = ? AND window_start = ?

@@ -1,0 +1,1 @@
+DELETE FROM belay_signals WHERE scope = ? AND name = ?

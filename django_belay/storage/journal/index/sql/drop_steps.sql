@@ -1,0 +1,1 @@
+DELETE FROM belay_steps WHERE job_id = ? AND seq = ?

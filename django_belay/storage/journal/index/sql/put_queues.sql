@@ -1,0 +1,1 @@
+INSERT OR REPLACE INTO belay_queues (name, opts, updated_at) VALUES (?, ?, ?)

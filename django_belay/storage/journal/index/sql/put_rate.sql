@@ -1,0 +1,1 @@
+INSERT OR REPLACE INTO belay_rate (bucket, window_start, count) VALUES (?, ?, ?)

@@ -1,0 +1,1 @@
+SELECT format, store, generation, through FROM belay_index
