@@ -40,7 +40,7 @@ from .initialise import publish_current
 from .journal import Journal
 from .reclaim import reclaim_predecessor, remove_candidate
 from .recovery import sha256_of
-from .retained import Selection, renumbered
+from .retained import Keeper, Selection, renumbered
 
 # A slice of about a millisecond: whoever appends waits for the rest of one when it wakes.
 STEP_RECORDS: Final = 16
@@ -106,6 +106,7 @@ def compact(
     now_ms: int,
     retention: Retention,
     at_rest: bool = False,
+    keeper: Keeper | None = None,
     candidate_limit: int | None = None,
     deadline_s: float | None = None,
     is_cancelled: Callable[[], bool] = lambda: False,
@@ -116,6 +117,8 @@ def compact(
     Args:
         now_ms: The instant that decides what has expired.
         at_rest: Nobody appends meanwhile: availability orders are renumbered from 1.
+        keeper: Says which finished jobs may go once they have expired, and is told which went;
+            without one all that have expired go.
         candidate_limit: Give up when the base would take more bytes.
         deadline_s: Give up when the build takes longer.
         is_cancelled: Asked every few dozen records while the build goes on.
@@ -140,6 +143,7 @@ def compact(
                     now_ms,
                     retention,
                     at_rest=at_rest,
+                    keeper=keeper,
                     limit=candidate_limit,
                     pace=pace,
                     opened=opened,
@@ -200,6 +204,7 @@ def _build(
     retention: Retention,
     *,
     at_rest: bool,
+    keeper: Keeper | None,
     limit: int | None,
     pace: Callable[[int], None],
     opened: ExitStack,
@@ -208,7 +213,13 @@ def _build(
     sources = _digest_sources(authority.segments, frontier.sealed_below, pace)
     orders = renumbered(journal.state) if at_rest else None
     selection = Selection(
-        journal.state, frontier.log, journal.recovered.reader, now_ms, retention, orders=orders
+        journal.state,
+        frontier.log,
+        journal.recovered.reader,
+        now_ms,
+        retention,
+        orders=orders,
+        keeper=keeper,
     )
     name = layout.candidate_name()
     try:
@@ -409,6 +420,7 @@ def _followed(build: _Build) -> Followed:
         keys=build.keys,
         places=build.places,
         expired=selection.expired | selection.expired_extended,
+        dropped=selection.dropped,
         orders=selection.orders,
     )
 
@@ -447,7 +459,10 @@ def _turn_to(
     with journal.lock:
         authority = authority_files.read_authority(journal.ownership.root)
         try:
-            move_state(journal.state, _followed(build), delta, catch_up.places)
+            base = _followed(build)
+            move_state(journal.state, base, delta, catch_up.places)
+            if build.selection.keeper is not None:
+                build.selection.keeper.forget(base.expired)
             journal.state.unwatch(frontier.log)
             journal.delta = None
             journal.adopt(authority, catch_up.position, catch_up.crc)

@@ -48,6 +48,7 @@ class Followed:
     keys: dict[str, list[bytes]]
     places: dict[str, array[int]]
     expired: set[bytes]
+    dropped: list[tuple[str, str]]
     orders: dict[bytes, int] | None
 
     def place_of(self, table: str, key: bytes) -> int:
@@ -192,6 +193,8 @@ def move_state(state: StoreState, base: Followed, delta: Delta, places: list[int
     for job_id in base.expired:
         for table in ("jobs", "results", "extended"):
             state.forget(table, job_id)
+    for table, key in base.dropped:
+        state.forget(f"tables.{table}", key)
     for job_id, where in zip(base.keys["jobs"], base.places["jobs"], strict=True):
         state.move_job(job_id, where)
     for job_id, where in zip(base.keys["results"], base.places["results"], strict=True):

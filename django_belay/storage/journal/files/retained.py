@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from django_belay.storage.journal.format.event_v2 import ResultRecorded, decode_event_v2, encode_event_v2
 from django_belay.storage.journal.format.extension import Row, TableRows, encode_body
@@ -27,6 +27,21 @@ from django_belay.storage.journal.state.store_state import Change, StoreState
 from .reader import SegmentReader
 
 _TABLE_BODY_BYTES: Final = 1 << 20
+# Rows of these belong to one job, and go with it.
+_OF_A_JOB: Final = frozenset({"steps", "events"})
+
+
+class Keeper(Protocol):
+    """Whoever has indexes over the state, and more reasons to keep a finished job than its age."""
+
+    def may_go(self, job_id: bytes) -> bool:
+        """Whether nobody can see a finished job any more; from then on, for good."""
+
+    def number_of(self, job_id: bytes) -> int:
+        """The number that rows of tables know a job by."""
+
+    def forget(self, job_ids: set[bytes]) -> None:
+        """These went: the state has let go of them. Under the owner's lock."""
 
 
 class Kept(NamedTuple):
@@ -41,7 +56,7 @@ class Kept(NamedTuple):
 
 @dataclass(slots=True)
 class Selection:
-    """What is kept and what expired. ``expired`` fills while :meth:`records` is drawn."""
+    """What is kept and what expired. ``expired`` and ``dropped`` fill while :meth:`records` is drawn."""
 
     state: StoreState
     log: Change
@@ -49,8 +64,10 @@ class Selection:
     captured_at: int
     retention: Retention
     orders: dict[bytes, int] | None = None
+    keeper: Keeper | None = None
     expired: set[bytes] = field(default_factory=set)
     expired_extended: set[bytes] = field(default_factory=set)
+    dropped: list[tuple[str, str]] = field(default_factory=list)
 
     def records(self) -> Iterator[Kept]:
         """Every record of the base: jobs, rows, schedules, results, tables."""
@@ -69,7 +86,7 @@ class Selection:
             entry = self.state.entry_at(self.log, "jobs", job_id)
             if entry is None:
                 continue
-            if self._is_expired(entry):
+            if self._is_expired(entry) and self._may_go(job_id):
                 self.expired.add(job_id)
                 continue
             if isinstance(entry, bytes):
@@ -82,6 +99,9 @@ class Selection:
         if isinstance(entry, bytes):
             return self._has_passed(finished.terminal_at_of(entry))
         return entry.state in TERMINAL and self._has_passed(entry.terminal_at)
+
+    def _may_go(self, job_id: bytes) -> bool:
+        return self.keeper is None or self.keeper.may_go(job_id)
 
     def _has_passed(self, terminal_at: object) -> bool:
         duration = self.retention.milliseconds
@@ -97,7 +117,7 @@ class Selection:
             entry = self.state.entry_at(self.log, "extended", job_id)
             if entry is None:
                 continue
-            if self._is_row_expired(entry, parents, workflows):
+            if self._is_row_expired(entry, parents, workflows) and self._may_go(job_id):
                 self.expired_extended.add(job_id)
                 continue
             job = self.state.whole_row(job_id, entry)
@@ -154,12 +174,16 @@ class Selection:
             yield Kept(10, 2, encode_event_v2(item), "results", job_id)
 
     def _tables(self) -> Iterator[Kept]:
+        gone = self._gone_numbers()
         for table in sorted(self.state.tables):
             pending: list[list[Any]] = []
             size = 0
             for key in self._keys(f"tables.{table}"):
                 row = self.state.entry_at(self.log, f"tables.{table}", key)
                 if row is None:
+                    continue
+                if self._goes_with_job(table, key, row, gone):
+                    self.dropped.append((table, key))
                     continue
                 pending.append([key, row])
                 size += len(encode_body([key, row]))
@@ -168,6 +192,20 @@ class Selection:
                     pending, size = [], 0
             if pending:
                 yield _table_record(table, pending)
+
+    def _gone_numbers(self) -> set[int]:
+        if self.keeper is None:
+            return set()
+        return {self.keeper.number_of(job_id) for job_id in (*self.expired, *self.expired_extended)}
+
+    def _goes_with_job(self, table: str, key: str, row: dict[str, Any], gone: set[int]) -> bool:
+        """Whether a row of a table says something of a job that is not kept."""
+        if self.keeper is None:
+            return False
+        if table == "ids":
+            job_id = bytes.fromhex(key)
+            return job_id in self.expired or job_id in self.expired_extended
+        return table in _OF_A_JOB and row.get("job_id") in gone
 
 
 def renumbered(state: StoreState) -> dict[bytes, int] | None:

@@ -265,6 +265,7 @@ class Upkeep:
             self._journal,
             now_ms=floor_ms(self._clock()),
             retention=self._retention,
+            keeper=self._store.memory,
             candidate_limit=limit,
             is_cancelled=self._stop.is_set,
             pace=keep_share(self._policy.share),

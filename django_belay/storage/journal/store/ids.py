@@ -11,7 +11,7 @@ import hashlib
 import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import Final
 
@@ -58,6 +58,32 @@ class IdBook:
         else:
             self._odd[number] = key
         return number
+
+    def remove(self, keys: Iterable[bytes]) -> set[int]:
+        """Take ids out, which nobody may ask for any more; their numbers."""
+        removed: set[int] = set()
+        places: list[int] = []
+        for key in keys:
+            number = self.number_of(key)
+            removed.add(number)
+            if self._odd.pop(number, None) is None:
+                places.append(bisect_left(self._numbers, number))
+            else:
+                self._numbers_of.pop(key, None)
+        self._cut(sorted(places))
+        return removed
+
+    def _cut(self, places: list[int]) -> None:
+        """Leave out these places of the arrays: copied in stretches, for old jobs go side by side."""
+        if not places:
+            return
+        numbers, halves = array("Q"), bytearray()
+        begin = 0
+        for place in (*places, len(self._numbers)):
+            numbers += self._numbers[begin:place]
+            halves += self._halves[_HALF * begin : _HALF * place]
+            begin = place + 1
+        self._numbers, self._halves = numbers, halves
 
     def is_plain(self, key: bytes, number: int) -> bool:
         """Whether the number is the id's first eight bytes, reduced."""

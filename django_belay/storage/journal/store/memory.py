@@ -192,6 +192,24 @@ class Memory:
         for observer in self.observers:
             observer(0, {row["id"]: None}, {})
 
+    # -- compaction ---------------------------------------------------------
+
+    def may_go(self, job_id: bytes) -> bool:
+        """Whether a compaction may leave a finished job out: only what was pruned before."""
+        return self.ids.number_of(job_id) in self.hidden
+
+    def number_of(self, job_id: bytes) -> int:
+        """The number of a job that is there."""
+        return self.ids.number_of(job_id)
+
+    def forget(self, job_ids: set[bytes]) -> None:
+        """A compaction left these hidden jobs out, with their steps and events."""
+        numbers = self.ids.remove(job_ids)
+        self.hidden -= numbers
+        for number in numbers:
+            self.view.steps.pop(number, None)
+            self.view.events.pop(number, None)
+
 
 class _Records:
     """The records of one unit."""
