@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Callable
@@ -95,6 +96,8 @@ def read_metadata(directory: Directory, name: str) -> bytes:
     try:
         file = disk.open_file(directory, name)
     except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise disk.io_error(error, path) from error
         raise located(_corrupt("metadata_missing_or_invalid"), path=path) from error
     try:
         info = os.fstat(file.fd)
@@ -104,6 +107,8 @@ def read_metadata(directory: Directory, name: str) -> bytes:
         if len(data) != info.st_size:
             raise located(refuse("io", "changed_file_or_short_read"), path=path)
         return data
+    except OSError as error:
+        raise disk.io_error(error, path) from error
     finally:
         file.close()
 

@@ -18,6 +18,8 @@ from . import fail, scribe
 from .fail import Step
 
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# A directory on the way to a store is often one that may be passed through and not listed.
+PASSING_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -65,16 +67,18 @@ def open_directory(name: str, *, within: Directory | None = None) -> Directory:
 
 def open_path(path: str) -> Directory:
     """Open an absolute path one component at a time, so that no link is followed anywhere."""
-    current = open_directory("/")
-    for name in path.split("/"):
-        if not name:
-            continue
+    names = ["/", *filter(None, path.split("/"))]
+    fd: int | None = None
+    for number, name in enumerate(names, start=1):
+        flags = DIRECTORY_FLAGS if number == len(names) else PASSING_FLAGS
         try:
-            following = os.open(name, DIRECTORY_FLAGS, dir_fd=current.fd)
+            following = os.open(name, flags, dir_fd=fd)
         finally:
-            os.close(current.fd)
-        current = Directory(fd=following, path=f"{current.path.rstrip('/')}/{name}")
-    return current
+            if fd is not None:
+                os.close(fd)
+        fd = following
+    assert fd is not None
+    return Directory(fd=fd, path="/" + "/".join(names[1:]))
 
 
 def open_file(directory: Directory, name: str, flags: int = READ_FLAGS) -> File:

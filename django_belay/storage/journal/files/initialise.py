@@ -156,17 +156,21 @@ def make_root(path: str, *, use_empty: bool) -> Directory:
 
 
 def _make_parents(path: str) -> Directory:
-    current = disk.open_directory("/")
-    for name in filter(None, path.split("/")):
+    missing: list[str] = []
+    while True:
         try:
-            if disk.entry_stat(current, name) is None:
-                following = disk.mkdir(current, name, "init.mkdir")
-                disk.fsync_dir(current, "init.parent.fsync_dir")
-            else:
-                following = disk.open_directory(name, within=current)
+            current = disk.open_path(path)
+            break
+        except FileNotFoundError:
+            path, name = os.path.split(path)
+            missing.append(name)
+    for name in reversed(missing):
+        try:
+            following = disk.mkdir(current, name, "init.mkdir")
+            disk.fsync_dir(current, "init.parent.fsync_dir")
         finally:
             current.close()
-        current = Directory(fd=following.fd, path=f"{current.path.rstrip('/')}/{name}")
+        current = following
     return current
 
 
