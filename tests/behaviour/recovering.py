@@ -30,6 +30,11 @@ class RecoveringStore:
         self._owner.close()
 
     @property
+    def owner(self) -> JournalStore:
+        """The owner that did the last operation."""
+        return self._owner
+
+    @property
     def capabilities(self) -> Any:
         return self._owner.capabilities
 
@@ -50,11 +55,21 @@ class RecoveringStore:
         return call
 
     def _replace_owner(self) -> None:
+        hidden = self._owner.memory.hidden
         self._owner.close()
         self._owner = self._own()
+        self._hide(hidden)
         self._owner.adopt_leases([lease for lease, _ in self._leases.values()])
         for lease, until in self._leases.values():
             self._owner.renew_leases([lease], until=until)
+
+    def _hide(self, pruned: set[int]) -> None:
+        """Prune again what was pruned: an owner does so before it serves, by its own retention."""
+        memory = self._owner.memory
+        for job_id in sorted(pruned):
+            row = memory.find(job_id)
+            if row is not None:
+                memory.hide(row)
 
     def _note_renewed(self, answer: Renewal, until: datetime) -> None:
         for job_id in answer.renewed:

@@ -36,6 +36,15 @@ CRON = CronRow(
 # -- queues
 
 
+def test_deleting_a_queue_whose_pause_was_taken_back_finds_nothing(store: Storage, clock: SimClock) -> None:
+    for node in (None, "n1"):
+        store.pause_queue("q", node=node, now=clock.now())
+        store.resume_queue("q", node=node, now=clock.now())
+        store.resume_queue("other", node=node, now=clock.now())
+
+    assert [store.delete_queue(name) for name in ("q", "other")] == [False, False]
+
+
 def test_3_a_queue_row_is_written_read_replaced_and_deleted(store: Storage, clock: SimClock) -> None:
     opts = {"limit": {"min": 1, "max": 5}, "rate": {"allowed": 3, "period": 60}}
     store.put_queue("q", {"limit": 1}, now=clock.now())

@@ -22,10 +22,11 @@ def put_queue(unit: Unit, name: str, opts: JSON) -> None:
 
 def delete_queue(unit: Unit, name: str) -> bool:
     """Forget what was set about a queue, its pauses included; whether there was anything."""
-    if unit.table_row("queues", name) is None:
+    row = unit.table_row("queues", name)
+    if row is None:
         return False
     unit.drop("queues", name)
-    return True
+    return _says_anything(row)
 
 
 def list_queues(unit: Unit) -> list[QueueRow]:
@@ -39,8 +40,12 @@ def list_queues(unit: Unit) -> list[QueueRow]:
             updated_at=to_instant(row["updated_at"]),
         )
         for name, row in unit.table("queues")
-        if row["opts"] is not None or row["paused"] or row["paused_nodes"]
+        if _says_anything(row)
     ]
+
+
+def _says_anything(row: dict[str, Any]) -> bool:
+    return row["opts"] is not None or row["paused"] or bool(row["paused_nodes"])
 
 
 def pause_queue(unit: Unit, name: str, node: str | None) -> None:
