@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -14,22 +15,46 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_belay import conf
 from django_belay.exceptions import JournalError
+from django_belay.management.report import printable
 from django_belay.storage.journal.files.compaction import compact
 from django_belay.storage.journal.files.copy import CopyOptions, backup, restore
 from django_belay.storage.journal.files.disk import io_error
+from django_belay.storage.journal.files.foreign import look_at, look_at_denied
 from django_belay.storage.journal.files.initialise import initialise
 from django_belay.storage.journal.files.inspection import inspect, refusal_as_json
 from django_belay.storage.journal.files.journal import Journal, JournalOptions, open_journal
 from django_belay.storage.journal.files.salvage import salvage
-from django_belay.storage.journal.format.describe import KINDS, describe
+from django_belay.storage.journal.format.describe import KINDS, describe, is_kind
+from django_belay.storage.journal.format.limits import MAX_SEALED_BYTES
 from django_belay.storage.journal.format.manifest import INFINITY, MAX_HOURS, Retention
+from django_belay.storage.journal.format.refusal import explained
 
 REFUSED = 1
 USAGE = 2
 
+# Refusals of a path where no store could be taken: what lies there says more than their names.
+_MISPLACED = frozenset(
+    {
+        "already_initialized",
+        "eloop",
+        "enotdir",
+        "existing_root_or_lock_missing",
+        "initialization_required",
+        "missing_history",
+        "missing_metadata",
+        "store_v1_unsupported",
+    }
+)
+_DENIED = frozenset({"eacces", "eperm"})
+_STDIN_CHUNK = 1 << 20
+
 
 class Command(BaseCommand):
-    help = "Makes, inspects, verifies, decodes, compacts, copies and salvages Store-v2 journals."
+    help = (
+        "Makes, inspects, verifies, decodes, compacts, copies and salvages Store-v2 journals. "
+        "Exit status: 0 done; 1 refused, with nothing changed in the source; 2 called wrongly. "
+        '--format json prints one object, whose "refusal" is the name of the first rule that was broken.'
+    )
     requires_system_checks: list[str] = []  # forensics must work where nothing is configured
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -80,12 +105,21 @@ class Command(BaseCommand):
     do_verify = do_inspect
 
     def do_decode(self, options: dict[str, Any]) -> dict[str, Any]:
-        text = options["hex"] if options["hex"] != "-" else sys.stdin.read()
+        kind = options["kind"]
+        if not is_kind(kind):
+            raise CommandError(
+                f"there is no KIND {printable(kind)}: it is one of {', '.join(KINDS)}, as in event:8:1\n"
+                "usage: belay_journal decode KIND [HEX | -]",
+                returncode=USAGE,
+            )
+        chunks = iter([options["hex"]]) if options["hex"] != "-" else _standard_input()
         try:
-            data = bytes.fromhex("".join(text.split()))
+            data = _unhex(chunks)
         except ValueError as error:
-            raise CommandError(f"HEX is not hexadecimal: {error}", returncode=USAGE) from error
-        return {"kind": options["kind"], "value": describe(options["kind"], data)}
+            raise CommandError(
+                f"HEX is not hexadecimal: {error}\nraw bytes go through `xxd -p`", returncode=USAGE
+            ) from error
+        return {"kind": kind, "value": describe(kind, data)}
 
     def do_compact(self, options: dict[str, Any]) -> dict[str, Any]:
         owning = JournalOptions(
@@ -110,14 +144,14 @@ class Command(BaseCommand):
 
     def do_restore(self, options: dict[str, Any]) -> dict[str, Any]:
         source, destination, catalog = _paths(options)
-        verify = options["verify"] and os.path.abspath(options["verify"])
+        verify = None if options["verify"] is None else _absolute(options["verify"], "--verify")
         copying, progress = self._copying(options), self._copied(options)
         return asdict(restore(source, destination, catalog, verify, copying, progress=progress))
 
     def do_salvage(self, options: dict[str, Any]) -> dict[str, Any]:
         report = salvage(
-            os.path.abspath(options["source"]),
-            os.path.abspath(options["destination"]),
+            _absolute(options["source"], "SOURCE"),
+            _absolute(options["destination"], "DESTINATION"),
             durability=options["durability"],
             validated_filesystem=options["validated_filesystem"],
             progress=self._progress(options, "records"),
@@ -157,27 +191,38 @@ class Command(BaseCommand):
 
     def _copy(self, actions: Any, name: str, text: str) -> None:
         parser = actions.add_parser(name, help=text, description=text)
-        parser.add_argument("source")
-        parser.add_argument("destination")
+        parser.add_argument("source", help="the root of the stopped store, or of its copy")
+        parser.add_argument("destination", help="the directory to make; it must not exist")
         parser.add_argument("catalog", help="the catalog to write, outside source and destination")
         if name == "restore":
             parser.add_argument("--verify", help="the catalog the backup was written with (required)")
-        parser.add_argument("--max-files", type=int, default=CopyOptions().max_files)
-        parser.add_argument("--max-bytes", type=int, default=CopyOptions().max_bytes)
+        most = CopyOptions()
+        parser.add_argument(
+            "--max-files",
+            type=int,
+            default=most.max_files,
+            help=f"refuse more files than this ({most.max_files:,})",
+        )
+        parser.add_argument(
+            "--max-bytes",
+            type=int,
+            default=most.max_bytes,
+            help=f"refuse more bytes than this ({most.max_bytes:,})",
+        )
         _common(parser)
         _durability(parser)
 
     def _salvage(self, actions: Any) -> None:
         text = "write a new store from what is whole in a damaged one, which is only read"
         parser = actions.add_parser("salvage", help=text, description=text)
-        parser.add_argument("source")
-        parser.add_argument("destination")
+        parser.add_argument("source", help="the damaged store's root; it is only read")
+        parser.add_argument("destination", help="the new store's root; it must not exist")
         _common(parser)
         _durability(parser)
 
     def _path(self, options: dict[str, Any]) -> str:
-        if options["path"]:
-            return os.path.abspath(str(options["path"]))
+        if options["path"] is not None:
+            return _absolute(options["path"], "PATH")
         journal = conf.get().journal
         if journal is None or not journal.directory:
             raise CommandError(
@@ -203,13 +248,15 @@ class Command(BaseCommand):
         for name, value in report.items():
             if name != "ok":
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-                self.stdout.write(f"  {name.replace('_', ' ')}: {text}")
+                self.stdout.write(f"  {name.replace('_', ' ')}: {printable(text)}")
 
     def _refuse(self, error: JournalError, options: dict[str, Any]) -> None:
+        error = _explained(error, options)
         if options["format"] == "json":
             self.stdout.write(json.dumps(refusal_as_json(error)))
             sys.exit(REFUSED)
-        raise CommandError(f"{options['action']} refused: {error}", returncode=REFUSED) from error
+        text = printable(f"{options['action']} refused: {error}")
+        raise CommandError(text, returncode=REFUSED) from error
 
     def _progress(self, options: dict[str, Any], unit: str) -> Any:
         if options["format"] == "json" or not self.stderr.isatty():
@@ -251,10 +298,49 @@ class _Bar:
 
 def _paths(options: dict[str, Any]) -> tuple[str, str, str]:
     return (
-        os.path.abspath(options["source"]),
-        os.path.abspath(options["destination"]),
-        os.path.abspath(options["catalog"]),
+        _absolute(options["source"], "SOURCE"),
+        _absolute(options["destination"], "DESTINATION"),
+        _absolute(options["catalog"], "CATALOG"),
     )
+
+
+def _absolute(path: str, name: str) -> str:
+    """An empty name would be the working directory: a variable of a script that was never set."""
+    if not path or "\x00" in path:
+        raise CommandError(f"{name} is empty or no path: name a directory", returncode=USAGE)
+    return os.path.abspath(path)
+
+
+def _explained(error: JournalError, options: dict[str, Any]) -> JournalError:
+    """The refusal with what lies at the path that was asked for."""
+    asked = options.get("path") or options.get("source")
+    if error.refusal in _DENIED and error.path is not None:
+        found = look_at_denied(error.path)
+    elif error.refusal in _MISPLACED and asked:
+        found = look_at(os.path.abspath(asked))
+        if error.refusal == "already_initialized":
+            return explained(error, "a store" if found is None else found.what)
+    else:
+        return error
+    return error if found is None else explained(error, found.what, found.advice)
+
+
+def _standard_input() -> Iterator[str]:
+    while chunk := sys.stdin.read(_STDIN_CHUNK):
+        yield chunk
+
+
+def _unhex(chunks: Iterator[str]) -> bytes:
+    """The bytes that hexadecimal text says; no kind is larger than a sealed segment."""
+    data, odd = bytearray(), ""
+    for chunk in chunks:
+        digits = odd + "".join(chunk.split())
+        odd = digits[-1] if len(digits) % 2 else ""
+        data += bytes.fromhex(digits[: len(digits) - len(odd)])
+        if len(data) > MAX_SEALED_BYTES:
+            raise ValueError(f"it says more than {MAX_SEALED_BYTES:,} bytes, the largest segment there is")
+    data += bytes.fromhex(odd)
+    return bytes(data)
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
@@ -262,7 +348,9 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def _durability(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--durability", choices=["sync", "write"], default="sync")
+    parser.add_argument(
+        "--durability", choices=["sync", "write"], default="sync", help="write does not sync: for development"
+    )
     parser.add_argument(
         "--validated-filesystem",
         action="store_true",

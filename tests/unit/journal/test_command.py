@@ -143,7 +143,58 @@ def test_a_failing_system_call_is_reported_like_any_refusal(
     assert (code, report["refusal"], report["kind"]) == (1, "eacces", "io")
 
 
-def test_usage_errors_are_not_refusals() -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("decode", "value", "zz"), "HEX is not hexadecimal"),
+        (("decode", "value", "000"), "HEX is not hexadecimal"),
+        (("decode", "nope", "00"), "usage: belay_journal decode KIND [HEX | -]"),
+        (("decode", "event:1", "00"), "one of record, segment, value, current, manifest, marker, event:TYPE"),
+        (("decode", "event:x:1", "00"), "there is no KIND event:x:1"),
+        (("decode", f"event:{'9' * 5000}:1", "00"), "there is no KIND event:999"),
+        (("verify", ""), "PATH is empty"),
+        (("salvage", "", "new"), "SOURCE is empty"),
+        (("backup", "here", "", "catalog"), "DESTINATION is empty"),
+        (("restore", "here", "there", "catalog", "--verify", ""), "--verify is empty"),
+    ],
+)
+def test_usage_errors_are_not_refusals(words: tuple[str, ...], said: str) -> None:
+    for more in ((), ("--format", "json")):
+        with pytest.raises(CommandError) as caught:
+            run(*words, *more)
+        assert caught.value.returncode == 2
+        assert said in str(caught.value)
+
+
+def test_raw_bytes_on_standard_input_are_told_how_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.TextIOWrapper(io.BytesIO(load("segment-sealed")), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", raw)
     with pytest.raises(CommandError) as caught:
-        run("decode", "value", "zz")
+        run("decode", "segment")
     assert caught.value.returncode == 2
+    assert "xxd -p" in str(caught.value)
+
+
+def test_standard_input_without_an_end_is_read_no_further_than_a_segment_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Endless:
+        given = 0
+
+        def read(self, size: int) -> str:
+            self.given += size
+            return "00" * (size // 2)
+
+    endless = Endless()
+    monkeypatch.setattr("sys.stdin", endless)
+    monkeypatch.setattr("django_belay.management.commands.belay_journal.MAX_SEALED_BYTES", 4 << 20)
+    with pytest.raises(CommandError) as caught:
+        run("decode", "value")
+    assert "the largest segment there is" in str(caught.value)
+    assert endless.given < 20 << 20
+
+
+def test_hexadecimal_may_be_cut_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_belay.management.commands.belay_journal._STDIN_CHUNK", 3)
+    monkeypatch.setattr("sys.stdin", io.StringIO("0 9\n00 000 000\n"))
+    assert run_json("decode", "value", "-")[1]["value"] == {}

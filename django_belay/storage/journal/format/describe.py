@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
@@ -30,19 +31,19 @@ def describe(kind: str, data: bytes) -> Any:
     Raises:
         JournalError: The first rule the bytes break.
     """
-    if kind.startswith("event:"):
-        return _as_json(_decode_payload(kind, data))
-    decode = _DECODERS.get(kind)
-    if decode is None:
+    if not is_kind(kind):
         raise refuse("argument", "unknown_kind", kind)
-    return decode(data)
+    decode = _DECODERS.get(kind)
+    return _as_json(_decode_payload(kind, data)) if decode is None else decode(data)
+
+
+def is_kind(kind: str) -> bool:
+    """Whether ``kind`` is one of :data:`KINDS`; a pair may be one that nothing is known of."""
+    return kind in _DECODERS or _EVENT.fullmatch(kind) is not None
 
 
 def _decode_payload(kind: str, data: bytes) -> object:
-    parts = kind.split(":")
-    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts[1:]):
-        raise refuse("argument", "unknown_kind", kind)
-    event_type, schema = int(parts[1]), int(parts[2])
+    event_type, schema = (int(part) for part in kind.split(":")[1:])
     if (event_type, schema) == (7, 1):
         return decode_snapshot(data)
     if (event_type, schema) == (8, 1):
@@ -92,6 +93,7 @@ _DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "manifest": lambda data: _as_json(decode_manifest(data)),
     "marker": lambda data: {"store_id": decode_marker(data).hex()},
 }
+_EVENT: Final = re.compile(r"event:[0-9]{1,3}:[0-9]{1,3}")
 KINDS: Final = (*_DECODERS, "event:TYPE:SCHEMA")
 
 

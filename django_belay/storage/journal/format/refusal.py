@@ -36,6 +36,50 @@ _ADVICE: Final = {
     "io": "look at the system's log and the disk, then try again",
     "uncertain_activation": "stop this process; a fresh one may open the store",
 }
+_NO_SALVAGE: Final = (
+    "preserve the directory and restore a backup: without this file there is nothing to salvage by"
+)
+# Where a kind's advice would send an operator the wrong way.
+_ADVICE_OF: Final = {
+    "already_initialized": "nothing was changed; choose a path that does not exist, or an empty directory "
+    "with `--use-empty`",
+    "archive_checksum_mismatch": "the copy is not what this catalog lists; take the other catalog, or another copy",
+    "authority_metadata_missing": "restore a backup; an `init` that was broken off holds no work, remove it",
+    "base_digest": _NO_SALVAGE,
+    "base_size": _NO_SALVAGE,
+    "byte_budget": "allow more with `--max-bytes`",
+    "catalog_must_be_external": "put the catalog outside of source and destination",
+    "destination_exists": "nothing is overwritten; choose a path that does not exist, or move away what is there",
+    "eacces": "check who owns the path and the directories above it, and run this as that user",
+    "enoent": "put back what the path names, or make the directories above it",
+    "enotdir": "name a directory",
+    "eloop": "no symbolic link is followed; name the real path",
+    "enospc": "free space on that file system, then try again",
+    "epochs_missing": "restore a backup; an `init` that was broken off holds no work, remove it",
+    "existing_root_or_lock_missing": "check the path: the root of a store has STORE-V2 and .tay-owner.lock",
+    "file_budget": "allow more with `--max-files`",
+    "filesystem_not_durable": "choose a directory on a disk, or `--durability write` in development",
+    "filesystem_not_validated": "choose ext4, XFS or Btrfs, vouch for this one with `--validated-filesystem`, "
+    "or `--durability write` in development",
+    "insufficient_space": "free space on that file system, then try again",
+    "invalid_catalog": "name the catalog that `belay_journal backup` wrote",
+    "missing_history": "this is no whole store; `belay_journal verify` says more",
+    "missing_metadata": "this is no whole store; `belay_journal verify` says more",
+    "overlapping_paths": "source and destination must lie beside each other",
+    "restore_catalog_required": "name the catalog the backup was written with: `--verify CATALOG`",
+    "store_v1_unsupported": "only Store v2 is read here",
+    "unsafe_file": "only plain files with one link are copied; take away what does not belong there",
+    "unsafe_name": "only printable ASCII names are copied; take away what does not belong there",
+    **dict.fromkeys(
+        (
+            "metadata_missing_or_invalid", "metadata_length", "metadata_checksum", "marker_format",
+            "current_format", "store_id", "current_fields", "store_id_mismatch", "epoch_mismatch",
+            "manifest_digest", "manifest_length", "manifest_keys", "manifest_entries", "manifest_fields",
+            "manifest_id", "base_inventory",
+        ),
+        _NO_SALVAGE,
+    ),
+}  # fmt: skip
 
 
 def refuse(kind: str, reason: str, *details: object) -> JournalError:
@@ -63,6 +107,21 @@ def located(
     )
 
 
+def explained(error: JournalError, found: str, advice: str | None = None) -> JournalError:
+    """The same refusal, saying what lies there and, where its own advice does not fit that, what to do."""
+    place = "" if error.path is None else f" in {error.path}"
+    advice = advice or _ADVICE_OF.get(error.refusal) or _ADVICE.get(error.kind, "")
+    return _class_of(error.kind)(
+        f"{error.refusal}{place}: {found}: {advice}",
+        refusal=error.refusal,
+        kind=error.kind,
+        details=(found,),
+        path=error.path,
+        offset=error.offset,
+        last_good_sequence=error.last_good_sequence,
+    )
+
+
 def _build(
     kind: str,
     reason: str,
@@ -79,7 +138,7 @@ def _build(
         message += f" at byte {offset}"
     if last_good_sequence is not None:
         message += f", last good sequence {last_good_sequence}"
-    advice = _ADVICE.get(kind)
+    advice = _ADVICE_OF.get(reason) or _ADVICE.get(kind)
     if advice:
         message += f": {advice}"
     return _class_of(kind)(
