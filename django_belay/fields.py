@@ -1,4 +1,7 @@
-"""Model fields for columns that any SDK writes: an odd value is shown, it never stops a read."""
+"""Model fields for columns that any SDK writes: an odd value is shown, it never stops a read.
+
+On the journal's index (SQLite) the same columns are text: instants in UTC, JSON and arrays in one form.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from django.conf import settings
 from django.db import models
+from django.db.models.fields.json import ContainedBy, DataContains, KeyTransform
+from django.utils import timezone
 
 from django_belay.contract.envelope import Opaque
-from django_belay.contract.json_value import loads
+from django_belay.contract.json_value import JsonError, loads
+from django_belay.storage.journal.index.rows import json_text
 
 # Python's years, with room for the session's time zone on either side.
 EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
@@ -26,11 +33,27 @@ class InstantField(models.DateTimeField):  # type: ignore[type-arg]
     """
 
     def select_format(self, compiler: Any, sql: str, params: Sequence[Any]) -> Any:
+        if compiler.connection.vendor != "postgresql":
+            return super().select_format(compiler, sql, tuple(params))
         clamped = (
             f"CASE WHEN {sql} > {LATEST_SQL} THEN {LATEST_SQL} "
             f"WHEN {sql} < {EARLIEST_SQL} THEN {EARLIEST_SQL} ELSE {sql} END"
         )
         return clamped, [*params, *params, *params]
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        """Without ``USE_TZ`` SQLite's texts are taken for local time; the index has UTC."""
+        if settings.USE_TZ or connection.vendor != "sqlite" or not isinstance(value, datetime):
+            return value
+        return timezone.make_naive(value.replace(tzinfo=UTC), timezone.get_default_timezone())
+
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        if not prepared:
+            value = self.get_prep_value(value)
+        if isinstance(value, datetime) and not settings.USE_TZ and connection.vendor == "sqlite":
+            value = timezone.make_aware(value, timezone.get_default_timezone())
+            value = timezone.make_naive(value, UTC)
+        return super().get_db_prep_value(value, connection, prepared=True)
 
 
 class StoredJSONField(models.JSONField):
@@ -45,15 +68,58 @@ class StoredJSONField(models.JSONField):
         except (ValueError, RecursionError) as error:
             return Opaque(data, reason=str(error))
 
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        """On SQLite equal values are compared as equal texts: in the form that the index has."""
+        if connection.vendor == "sqlite" and self.encoder is None and not hasattr(value, "as_sql"):
+            try:
+                return json_text(value)
+            except JsonError:
+                pass
+        return super().get_db_prep_value(value, connection, prepared)
+
     def value_to_string(self, obj: Any) -> str:
         return json.dumps(self.value_from_object(obj), default=str)
+
+
+class _SqliteContainment:
+    """Asks a function that the index's connections have; SQLite has none."""
+
+    function: str
+
+    def as_sqlite(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+        lookup: Any = self
+        if isinstance(lookup.lhs, KeyTransform):
+            lhs, lhs_params, path = lookup.lhs.preprocess_lhs(compiler, connection)
+        else:
+            lhs, lhs_params = lookup.process_lhs(compiler, connection)
+            path = []
+        rhs, rhs_params = lookup.process_rhs(compiler, connection)
+        keys = [str(key) for key in path]
+        return f"{self.function}({lhs}, %s, {rhs})", [*lhs_params, json_text(keys), *rhs_params]
+
+
+@StoredJSONField.register_lookup
+class _Contains(_SqliteContainment, DataContains):
+    function = "BELAY_JSON_CONTAINS"
+
+
+@StoredJSONField.register_lookup
+class _ContainedBy(_SqliteContainment, ContainedBy):
+    function = "BELAY_JSON_CONTAINED"
 
 
 class TextArrayField(models.Field):  # type: ignore[type-arg]
     """A ``text[]`` to read; ``ArrayField`` would want another app installed."""
 
     def db_type(self, connection: Any) -> str:
-        return "text[]"
+        return "text[]" if connection.vendor == "postgresql" else "text"
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> list[str]:
-        return [] if value is None else list(value)
+        if value is None:
+            return []
+        return list(loads(value.encode()) if isinstance(value, str) else value)
+
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        if connection.vendor == "sqlite" and isinstance(value, list | tuple):
+            return json_text(list(value))
+        return super().get_db_prep_value(value, connection, prepared)

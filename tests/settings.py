@@ -7,6 +7,8 @@ import tempfile
 
 import django
 
+from django_belay.databases import with_belay_index
+
 SECRET_KEY = "for tests only"
 USE_TZ = True
 TIME_ZONE = "Europe/Berlin"  # not UTC, so that a missing conversion shows
@@ -39,6 +41,8 @@ if os.environ.get("BELAY_TEST_STORAGE") == "journal":
             "validated_filesystem": True,
         },
     }
+    DATABASES = with_belay_index(DATABASES, BELAY["STORAGE"]["OPTIONS"]["directory"])
+    DATABASE_ROUTERS = ["django_belay.routers.BelayRouter"]
 INSTALLED_APPS = [
     "django.contrib.auth",
     "django.contrib.contenttypes",

@@ -16,6 +16,7 @@ from django_belay import conf
 from django_belay.storage.journal.files.initialise import initialise
 from django_belay.storage.journal.files.journal import JournalOptions, open_journal
 from django_belay.storage.journal.format.manifest import Retention
+from django_belay.storage.journal.index.direct import DirectIndex
 from django_belay.storage.journal.store.store import JournalStore
 
 
@@ -26,6 +27,7 @@ class _Scratch:
         self._lock = Lock()
         self._store: JournalStore | None = None
         self._directory: Path | None = None
+        self._index: DirectIndex | None = None
         self.is_off = False
 
     def store(self) -> JournalStore:
@@ -36,9 +38,22 @@ class _Scratch:
                 self._store = _make(self._directory / "store")
             return self._store
 
+    def index(self) -> Path:
+        """Its inspection index, which from now on every operation brings up to date before it answers."""
+        store = self.store()
+        with self._lock:
+            assert self._directory is not None
+            path = self._directory / "index.sqlite3"
+            if self._index is None:
+                self._index = DirectIndex(store, path)
+            return path
+
     def forget(self) -> None:
         """Drop it; the next use begins with an empty one."""
         with self._lock:
+            if self._index is not None:
+                self._index.close()
+                self._index = None
             if self._store is not None and self._directory is not None:
                 self._store.close()
                 shutil.rmtree(self._directory, ignore_errors=True)
@@ -47,6 +62,7 @@ class _Scratch:
 
 _scratch = _Scratch()
 store = _scratch.store
+index = _scratch.index
 forget = _scratch.forget
 
 

@@ -24,6 +24,34 @@ def belay_own_journal() -> Iterator[None]:
         scratch.forget()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On the journal, tests that may use the database may read the models, whose database is another."""
+    alias = _index_alias()
+    if alias is None:
+        return
+    for item in items:
+        marker = item.get_closest_marker("django_db")
+        if marker is None and "db" not in getattr(item, "fixturenames", ()):
+            continue
+        args, kwargs = ((), {}) if marker is None else (marker.args, marker.kwargs)
+        if len(args) < 3 and "databases" not in kwargs:
+            mark = pytest.mark.django_db(*args, **{**kwargs, "databases": ["default", alias]})
+            item.add_marker(mark, append=False)
+
+
+def _index_alias() -> str | None:
+    from django.conf import settings
+
+    if not settings.configured:
+        return None
+    from django_belay import conf
+
+    found, problems = conf.read(getattr(settings, "BELAY", {}))
+    if problems or found.journal is None or found.journal.index_database not in settings.DATABASES:
+        return None
+    return found.journal.index_database
+
+
 @pytest.fixture
 def belay_drain() -> Callable[..., DrainReport]:
     """``drain()``: run what is due in the test's own process and transaction."""

@@ -101,7 +101,8 @@ class IndexFile:
 
     def is_whole(self) -> bool:
         """Whether SQLite finds the file sound; reads all of it."""
-        return self._connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
+        found = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+        return bool(found == ("ok",))
 
     @property
     def is_in_place(self) -> bool:

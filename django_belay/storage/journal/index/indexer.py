@@ -22,8 +22,9 @@ from django_belay.storage.journal.store.row import Row
 from django_belay.storage.journal.store.store import JournalStore
 
 from .build import CHUNK, fill, find_row
-from .file import CHECKPOINT_BYTES, FORMAT, Changes, IndexFile, Mark, is_kept, is_passing, remove
+from .file import CHECKPOINT_BYTES, Changes, IndexFile, Mark, is_kept, is_passing, remove
 from .pending import MOST_VALUES, REREAD, Pending
+from .statements import FORMAT
 
 logger = logging.getLogger("django_belay.journal")
 

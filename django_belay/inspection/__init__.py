@@ -1,0 +1,1 @@
+"""Reading the journal's inspection index: Django's SQLite backend, read-only (``base``)."""
