@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_belay import conf
 from django_belay.exceptions import JournalError
+from django_belay.management.bar import Bar
 from django_belay.management.report import printable
 from django_belay.storage.journal.files.compaction import compact
 from django_belay.storage.journal.files.copy import CopyOptions, backup, restore
@@ -23,6 +24,7 @@ from django_belay.storage.journal.files.foreign import look_at, look_at_denied
 from django_belay.storage.journal.files.initialise import initialise
 from django_belay.storage.journal.files.inspection import inspect, refusal_as_json
 from django_belay.storage.journal.files.journal import Journal, JournalOptions, open_journal
+from django_belay.storage.journal.files.recovery import Progress
 from django_belay.storage.journal.files.salvage import salvage
 from django_belay.storage.journal.format.describe import KINDS, describe, is_kind
 from django_belay.storage.journal.format.limits import MAX_SEALED_BYTES
@@ -76,13 +78,17 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         action = options["action"]
+        self.bar = Bar(self.stderr) if options["format"] == "text" and self.stderr.isatty() else None
         try:
             report = getattr(self, f"do_{action}")(options)
         except JournalError as error:
+            self._end_bar()
             self._refuse(error, options)
         except OSError as error:
+            self._end_bar()
             self._refuse(io_error(error, str(options.get("path") or options.get("source") or "")), options)
         else:
+            self._end_bar()
             self._print({"ok": True, **report}, options)
 
     # -- actions --------------------------------------------------------------
@@ -100,7 +106,7 @@ class Command(BaseCommand):
         return {"path": path, "store_id": store_id.hex()}
 
     def do_inspect(self, options: dict[str, Any]) -> dict[str, Any]:
-        return asdict(inspect(self._path(options), progress=self._progress(options, "records")))
+        return asdict(inspect(self._path(options), progress=self._read()))
 
     do_verify = do_inspect
 
@@ -125,7 +131,7 @@ class Command(BaseCommand):
         owning = JournalOptions(
             durability=options["durability"], validated_filesystem=options["validated_filesystem"]
         )
-        progress = self._progress(options, "records")
+        progress = self._read()
         with open_journal(self._path(options), owning, progress=progress) as journal:
             retention = options["retention"] or journal.recovered.manifest.terminal_retention
             report = compact(
@@ -133,19 +139,19 @@ class Command(BaseCommand):
                 now_ms=_now_ms(),
                 retention=retention,
                 at_rest=True,
-                pace=self._written(journal, options),
+                pace=self._rewritten(journal),
             )
         return {**asdict(report), "epoch_id": report.epoch_id.hex()}
 
     def do_backup(self, options: dict[str, Any]) -> dict[str, Any]:
         source, destination, catalog = _paths(options)
         copying = self._copying(options)
-        return asdict(backup(source, destination, catalog, copying, progress=self._copied(options)))
+        return asdict(backup(source, destination, catalog, copying, progress=self._copied()))
 
     def do_restore(self, options: dict[str, Any]) -> dict[str, Any]:
         source, destination, catalog = _paths(options)
         verify = None if options["verify"] is None else _absolute(options["verify"], "--verify")
-        copying, progress = self._copying(options), self._copied(options)
+        copying, progress = self._copying(options), self._copied()
         return asdict(restore(source, destination, catalog, verify, copying, progress=progress))
 
     def do_salvage(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +160,9 @@ class Command(BaseCommand):
             _absolute(options["destination"], "DESTINATION"),
             durability=options["durability"],
             validated_filesystem=options["validated_filesystem"],
-            progress=self._progress(options, "records"),
+            progress=self._read(),
+            written=self._counted("written"),
+            checked=self._counted("checked"),
         )
         return {
             "fault": None if report.fault is None else refusal_as_json(report.fault),
@@ -245,10 +253,19 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps(report))
             return
         self.stdout.write(self.style.SUCCESS(f"{options['action']}: ok"))
-        for name, value in report.items():
-            if name != "ok":
-                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-                self.stdout.write(f"  {name.replace('_', ' ')}: {printable(text)}")
+        self._print_fields({name: value for name, value in report.items() if name != "ok"}, "  ")
+
+    def _print_fields(self, fields: dict[str, Any], margin: str) -> None:
+        for name, value in fields.items():
+            head = f"{margin}{name.replace('_', ' ')}:"
+            if name == "fault" and value is not None:
+                value = value["message"]
+            if name == "store":
+                self.stdout.write(head)
+                self._print_fields(value, margin + "  ")
+                continue
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            self.stdout.write(f"{head} {printable(text)}")
 
     def _refuse(self, error: JournalError, options: dict[str, Any]) -> None:
         error = _explained(error, options)
@@ -258,42 +275,41 @@ class Command(BaseCommand):
         text = printable(f"{options['action']} refused: {error}")
         raise CommandError(text, returncode=REFUSED) from error
 
-    def _progress(self, options: dict[str, Any], unit: str) -> Any:
-        if options["format"] == "json" or not self.stderr.isatty():
-            return None
-        bar = _Bar(self.stderr)
-        return lambda done, position, total: bar.show(position, total, f"{done:,} {unit}")
+    def _end_bar(self) -> None:
+        if self.bar is not None:
+            self.bar.end()
 
-    def _written(self, journal: Journal, options: dict[str, Any]) -> Any:
-        if options["format"] == "json" or not self.stderr.isatty():
+    def _read(self) -> Progress | None:
+        return self._counted("read")
+
+    def _counted(self, what: str) -> Progress | None:
+        bar = self.bar
+        if bar is None:
             return None
-        bar = _Bar(self.stderr)
+        return lambda records, done, total: bar.show(done, total, f"{records:,} records {what}", step=what)
+
+    def _rewritten(self, journal: Journal) -> Callable[[int], None] | None:
+        """A compaction counts anew whenever it reads back what it wrote."""
+        bar, last, what = self.bar, 0, "written"
+        if bar is None:
+            return None
         total = len(journal.state.jobs) + len(journal.state.extended)
-        return lambda done: bar.show(min(done, total - 1), total, f"{done:,} records written or checked")
 
-    def _copied(self, options: dict[str, Any]) -> Any:
-        if options["format"] == "json" or not self.stderr.isatty():
+        def pace(done: int) -> None:
+            nonlocal last, what
+            if done < last:
+                what = "checked"
+            last = done
+            bar.show(done, total, f"{done:,} records {what}", step=what)
+
+        return pace
+
+    def _copied(self) -> Callable[[int, int], None] | None:
+        bar = self.bar
+        if bar is None:
             return None
-        bar = _Bar(self.stderr)
-        return lambda done, total: bar.show(done, total, "copied")
-
-
-class _Bar:
-    """A progress bar on one line of a terminal, drawn ten times a second at most."""
-
-    def __init__(self, out: Any) -> None:
-        self._out = out
-        self._last = 0.0
-
-    def show(self, done: int, total: int, text: str) -> None:
-        now = time.monotonic()
-        finished = done >= total
-        if now - self._last < 0.1 and not finished:
-            return
-        self._last = now
-        share = done / total if total else 1.0
-        filled = "#" * int(share * 30)
-        self._out.write(f"\r[{filled:<30}] {share:>4.0%} {text}", ending="\n" if finished else "")
+        bar.show(0, 1, "reading the source", step="read")
+        return lambda done, total: bar.show(done, total, f"{done:,} of {total:,} bytes copied", step="copied")
 
 
 def _paths(options: dict[str, Any]) -> tuple[str, str, str]:

@@ -80,6 +80,12 @@ class _Prefix:
         """The last sequence that goes into the new store."""
         return self.last_good if self.frame_from is None else self.frame_from - 1
 
+    def tell(self, written: Progress | None, sequence: int) -> None:
+        """Say how much of the prefix has been written, now and then and at its end."""
+        end = self.keep_through
+        if written is not None and (sequence % PROGRESS_RECORDS == 0 or sequence == end):
+            written(sequence, sequence, end)
+
     def run(self) -> None:
         """Find where the prefix ends."""
         try:
@@ -142,11 +148,15 @@ def salvage(
     durability: Durability = "sync",
     validated_filesystem: bool = False,
     progress: Progress | None = None,
+    written: Progress | None = None,
+    checked: Progress | None = None,
 ) -> SalvageReport:
     """Write a new store from what is whole in ``source``.
 
     Args:
         progress: Called with records, bytes done and bytes in all while the source is read.
+        written: Called with records, records done and records in all while the new store is written.
+        checked: As ``progress``, while the new store is read back.
 
     Raises:
         JournalError: The authority or the base is damaged, so there is no prefix to save; or
@@ -164,13 +174,13 @@ def salvage(
         try:
             prefix = _Prefix(authority, progress)
             prefix.run()
-            _write_store(prefix, destination, durability, validated_filesystem)
+            _write_store(prefix, destination, durability, validated_filesystem, written)
         except OSError as error:
             raise disk.io_error(error, destination) from error
         finally:
             authority.close()
     return SalvageReport(
-        summary=inspect(destination),
+        summary=inspect(destination, progress=checked),
         fault=prefix.fault,
         last_good_sequence=prefix.last_good,
         bytes_behind=prefix.bytes_behind,
@@ -222,7 +232,13 @@ def _listing(segments: Directory) -> list[tuple[int, str, int]]:
     return layout.list_segments(segments, contiguous=False)
 
 
-def _write_store(prefix: _Prefix, destination: str, durability: Durability, validated: bool) -> None:
+def _write_store(
+    prefix: _Prefix,
+    destination: str,
+    durability: Durability,
+    validated: bool,
+    written: Progress | None,
+) -> None:
     check_place(destination, durability, validated=validated)
     root = make_root(destination, use_empty=False)
     try:
@@ -241,7 +257,7 @@ def _write_store(prefix: _Prefix, destination: str, durability: Durability, vali
         try:
             disk.fsync_dir(root, "salvage.root.fsync_dir")
             name = layout.candidate_name()
-            manifest = _write_generation(prefix, epochs, name, store_id, epoch_id)
+            manifest = _write_generation(prefix, epochs, name, store_id, epoch_id, written)
             disk.rename_new(epochs, name, layout.epoch_name(epoch_id), "salvage.generation.rename")
             disk.fsync_dir(epochs, "salvage.generation.fsync_dir")
         finally:
@@ -252,7 +268,12 @@ def _write_store(prefix: _Prefix, destination: str, durability: Durability, vali
 
 
 def _write_generation(
-    prefix: _Prefix, epochs: Directory, name: str, store_id: bytes, epoch_id: bytes
+    prefix: _Prefix,
+    epochs: Directory,
+    name: str,
+    store_id: bytes,
+    epoch_id: bytes,
+    written: Progress | None,
 ) -> bytes:
     source = prefix.authority.manifest
     candidate = disk.mkdir(epochs, name, "salvage.mkdir")
@@ -263,6 +284,7 @@ def _write_generation(
         for base in source.base_segments:
             for item in scan_segment(prefix.authority, base.segment_id, highest=False):
                 writer.add(item.record_type, item.payload_schema, item.payload)
+                prefix.tell(written, item.sequence)
         bases = writer.finish()
         manifest = replace(
             source,
@@ -276,7 +298,7 @@ def _write_generation(
         )
         encoded = encode_manifest(manifest)
         disk.write_new(candidate, layout.MANIFEST, encoded, "salvage.manifest")
-        _write_tail(prefix, segments, manifest, room)
+        _write_tail(prefix, segments, manifest, room, written)
         disk.fsync_dir(segments, "salvage.segments.fsync_dir")
         disk.fsync_dir(candidate, "salvage.fsync_dir")
     finally:
@@ -285,7 +307,9 @@ def _write_generation(
     return encoded
 
 
-def _write_tail(prefix: _Prefix, segments: Directory, manifest: Manifest, room: Room) -> None:
+def _write_tail(
+    prefix: _Prefix, segments: Directory, manifest: Manifest, room: Room, written: Progress | None
+) -> None:
     first = manifest.tail_first_sequence
     header = encode_header(
         SegmentHeader(segment_id=manifest.tail_segment_id, first_sequence=first, store_id=manifest.store_id)
@@ -298,6 +322,7 @@ def _write_tail(prefix: _Prefix, segments: Directory, manifest: Manifest, room: 
         for item in _tail_records(prefix):
             room.take(len(item.payload) + OVERHEAD_BYTES)
             tail.plan([(item.record_type, item.payload_schema, item.payload)], runs)
+            prefix.tell(written, item.sequence)
             if tail.planned.next_sequence - tail.written.next_sequence >= _BATCH_RECORDS:
                 tail.write(runs)
                 runs = []
