@@ -17,6 +17,7 @@ from django.db import connections
 from django.db.models.signals import post_migrate
 
 from django_belay.testing.plugin import (  # noqa: F401 - fixtures; in a checkout no entry point finds them
+    allow_index,
     belay_assert_enqueued,
     belay_assert_not_enqueued,
     belay_clock,
@@ -62,6 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    allow_index(items)
     if config.getoption("--belay-storage") == "journal":
         skip_postgres = pytest.mark.skip(reason="of PostgreSQL alone")
         for item in items:

@@ -93,8 +93,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def _start_transaction_under_autocommit(self) -> None:
         """Each query sees what is there by then."""
 
-    def _savepoint_allowed(self) -> bool:
-        return False
+    def _savepoint(self, sid: str) -> None:
+        """Nothing is written that could be taken back."""
+
+    _savepoint_rollback = _savepoint_commit = _savepoint
 
 
 def _inode_of(path: Path) -> int | None:

@@ -25,6 +25,10 @@ def belay_own_journal() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    allow_index(items)
+
+
+def allow_index(items: list[pytest.Item]) -> None:
     """On the journal, tests that may use the database may read the models, whose database is another."""
     alias = _index_alias()
     if alias is None:

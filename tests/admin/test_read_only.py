@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.db import connection
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from django_belay.contract.outcome import Succeeded
+from django_belay.storage.base import CronRow
 from tests.app import jobs
-from tests.integration.worker import run
+from tests.integration.worker import run, storage
 
 pytestmark = pytest.mark.django_db
 
@@ -59,8 +60,9 @@ def test_nothing_can_be_changed(admin_client: Client) -> None:
 
 @pytest.mark.parametrize("name", ["queue", "cron"])
 def test_runtime_rows_have_pages(admin_client: Client, name: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("INSERT INTO belay_queues (name) VALUES ('ai')")
-        cursor.execute("INSERT INTO belay_crons (name, expression, worker) VALUES ('ai', '@daily', 'x')")
+    now = timezone.now()
+    storage().put_queue("ai", {}, now=now)
+    cron = CronRow(name="ai", expression="@daily", kind="x", input={}, opts={})
+    storage().put_cron(cron, now=now)
     assert admin_client.get(reverse(f"admin:belay_{name}_changelist")).status_code == 200
     assert admin_client.get(reverse(f"admin:belay_{name}_change", args=["ai"])).status_code == 200

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission
 from django.core.management import call_command
-from django.db import connection
+from django.db import connection, connections
 from django.db.models import Max
 from django.template import Context, Template
 from django.utils import timezone
@@ -60,11 +60,12 @@ def test_a_refusal_names_the_clients_call() -> None:
 
 
 def test_the_models_have_every_column_of_the_tables() -> None:
-    with connection.cursor() as cursor:
+    database = connections[Job.objects.db]
+    with database.cursor() as cursor:
         for model in MODELS:
             found = {
                 column.name
-                for column in connection.introspection.get_table_description(cursor, model._meta.db_table)
+                for column in database.introspection.get_table_description(cursor, model._meta.db_table)
             }
             assert {field.column for field in model._meta.concrete_fields if field.column} == found
 
@@ -134,6 +135,7 @@ def test_a_template_changes_nothing() -> None:
     assert Job.objects.get().state == "cancelled"
 
 
+@pytest.mark.postgres
 @pytest.mark.parametrize(
     ("text", "year"),
     [("infinity", 9999), ("294276-12-31 23:59:59+00", 9999), ("-infinity", 1), ("0044-03-15 BC", 1)],
@@ -150,6 +152,7 @@ def test_an_absurd_instant_is_clamped(text: str, year: int) -> None:
     assert job.refresh().job.ready_at is not None
 
 
+@pytest.mark.postgres
 def test_json_beyond_python_is_shown_as_opaque() -> None:
     job = jobs.echo.enqueue(0)
     sql(
