@@ -12,7 +12,17 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.db.models.fields.json import ContainedBy, DataContains, KeyTransform
+from django.db.models.fields import json as json_field
+from django.db.models.fields.json import (
+    ContainedBy,
+    DataContains,
+    KeyTransform,
+    KeyTransformFactory,
+    KeyTransformGt,
+    KeyTransformGte,
+    KeyTransformLt,
+    KeyTransformLte,
+)
 from django.utils import timezone
 
 from django_belay.contract.envelope import Opaque
@@ -77,6 +87,10 @@ class StoredJSONField(models.JSONField):
                 pass
         return super().get_db_prep_value(value, connection, prepared)
 
+    def get_transform(self, name: str) -> Any:
+        found = super().get_transform(name)
+        return _KeyFactory(name) if isinstance(found, KeyTransformFactory) else found
+
     def value_to_string(self, obj: Any) -> str:
         return json.dumps(self.value_from_object(obj), default=str)
 
@@ -106,6 +120,40 @@ class _Contains(_SqliteContainment, DataContains):
 @StoredJSONField.register_lookup
 class _ContainedBy(_SqliteContainment, ContainedBy):
     function = "BELAY_JSON_CONTAINED"
+
+
+class _StoredKeyTransform(KeyTransform):
+    """A value within a stored document."""
+
+
+class _KeyFactory(KeyTransformFactory):
+    def __call__(self, *args: Any, **kwargs: Any) -> KeyTransform:
+        return _StoredKeyTransform(self.key_name, *args, **kwargs)
+
+
+class _SqliteOrder:
+    """Compares numbers with numbers and texts with texts; to SQLite every text is more than a number."""
+
+    def as_sqlite(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+        lookup: Any = self
+        sql, params = lookup.as_sql(compiler, connection)
+        document, document_params, path = lookup.lhs.preprocess_lhs(compiler, connection)
+        types = "('text')" if isinstance(lookup.rhs, str) else "('integer', 'real')"
+        typed = f"JSON_TYPE({document}, %s) IN {types}"
+        return f"({sql} AND {typed})", [*params, *document_params, _json_path(connection, path)]
+
+
+def _json_path(connection: Any, path: list[Any]) -> str:
+    compiled: str = (
+        connection.ops.compile_json_path(path)
+        if hasattr(connection.ops, "compile_json_path")
+        else json_field.compile_json_path(path)  # type: ignore[attr-defined]  # before Django 6.0
+    )
+    return compiled
+
+
+for _lookup in (KeyTransformLt, KeyTransformLte, KeyTransformGt, KeyTransformGte):
+    _StoredKeyTransform.register_lookup(type(f"_Stored{_lookup.__name__}", (_SqliteOrder, _lookup), {}))
 
 
 class TextArrayField(models.Field):  # type: ignore[type-arg]

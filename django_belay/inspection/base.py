@@ -49,6 +49,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     _inode: int | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._former: list[sqlite3.Connection] = []
+
     @property
     def path(self) -> Path:
         """The index's file; in tests that of the tests' own journal."""
@@ -86,9 +90,14 @@ class DatabaseWrapper(base.DatabaseWrapper):
         """Turn to another file where the index was made, or replaced, since."""
         if self.connection is not None and _inode_of(self.path) != self._inode:
             with self.wrap_database_errors:
-                # Cursors that are still read keep the old one.
+                self._former.append(self.connection)  # a cursor may still be read
                 self.connection = self.get_new_connection(self.get_connection_params())
         super().ensure_connection()
+
+    def _close(self) -> None:
+        super()._close()
+        while self._former:
+            self._former.pop().close()
 
     def _start_transaction_under_autocommit(self) -> None:
         """Each query sees what is there by then."""

@@ -13,7 +13,8 @@ class DatabaseCreation(creation.DatabaseCreation):
     def create_test_db(self, *_: Any, **__: Any) -> str:
         return str(self.connection.settings_dict["NAME"])
 
-    def destroy_test_db(self, *_: Any, **__: Any) -> None: ...
+    def destroy_test_db(self, *_: Any, **__: Any) -> None:
+        self.connection.close()
 
     def clone_test_db(self, *_: Any, **__: Any) -> None: ...
 

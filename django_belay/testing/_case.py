@@ -5,9 +5,10 @@ from __future__ import annotations
 import unittest
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from django_belay.handles import JobHandle
+from django_belay.routers import index_alias
 from django_belay.testing._assertions import assert_enqueued, assert_not_enqueued
 from django_belay.testing._crons import Crons
 from django_belay.testing._drain import DrainReport, drain
@@ -18,6 +19,16 @@ from django_belay.testing.clock import SimClock
 
 class BelayTestMixin(unittest.TestCase):
     """For ``django.test.TestCase`` and ``TransactionTestCase``: ``class Tests(BelayTestMixin, TestCase)``."""
+
+    databases: ClassVar[Any]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        """On the journal the models are read from a database of their own: let the tests ask it."""
+        alias = index_alias()
+        if alias is not None and cls.databases != "__all__":
+            cls.databases = {*cls.databases, alias}
+        super().setUpClass()
 
     def drain(
         self,
