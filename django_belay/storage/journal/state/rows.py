@@ -65,7 +65,8 @@ class FinishedRow(NamedTuple):
 
 def can_shrink(job: ExtendedJob) -> bool:
     """Whether the job has ended and its row can be put together again from its records."""
-    return job.row.get("state") in TERMINAL and 0 < len(job.trail) <= MOST_PLACES
+    state = job.row.get("state")  # which may be of any type that JSON has
+    return isinstance(state, str) and state in TERMINAL and 0 < len(job.trail) <= MOST_PLACES
 
 
 def shrink(job: ExtendedJob) -> FinishedRow:
