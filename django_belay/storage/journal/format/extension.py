@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from math import isfinite
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from .domain import is_id, is_key, is_name, is_time, is_u64
@@ -94,7 +95,10 @@ def encode_extension(extension: Extension) -> bytes:
 
 def encode_body(content: object) -> bytes:
     """JSON as these records hold it: UTF-8, keys sorted, no spaces."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    try:
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except RecursionError:
+        raise refuse("argument", "invalid_extension", "nested too deep") from None
     try:
         body = text.encode()
     except UnicodeEncodeError:
@@ -120,8 +124,13 @@ def _no_number(text: str) -> float:
     raise ValueError(text)
 
 
-# Refuses NaN and the infinities, which JSON does not have.
-_JSON: Final = json.JSONDecoder(parse_constant=_no_number)
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if isfinite(number) else _no_number(text)
+
+
+# Refuses NaN and the infinities, which JSON does not have, and what is infinite as a float: 1e999.
+_JSON: Final = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
 
 
 def check_extension(extension: Extension) -> None:
