@@ -95,7 +95,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         super().ensure_connection()
 
     def _close(self) -> None:
-        super()._close()
+        super()._close()  # type: ignore[misc]
         while self._former:
             self._former.pop().close()
 

@@ -76,7 +76,7 @@ class IndexFile:
         try:
             os.chmod(path, 0o600)
             self._set_up()
-            self._inode = os.stat(path).st_ino
+            self._left_as = self._look()
         except BaseException:
             self._connection.close()
             raise
@@ -107,10 +107,19 @@ class IndexFile:
     @property
     def is_in_place(self) -> bool:
         """Whether the file still stands where readers look for it."""
-        try:
-            return os.stat(self.path).st_ino == self._inode
-        except FileNotFoundError:
-            return False
+        return self.path.exists() and os.stat(self.path).st_ino == self._left_as[0]
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nobody else has written to it; its pages here would not show that."""
+        return self._look() == self._left_as
+
+    def _look(self) -> tuple[int, ...]:
+        """Inode, size and time of the file, which a checkpoint alone writes, and SQLite's own count of
+        what other connections have committed."""
+        found = os.stat(self.path)
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        return found.st_ino, found.st_size, found.st_mtime_ns, version
 
     def read_mark(self) -> Mark | None:
         """What the index holds; ``None`` where it holds nothing yet."""
@@ -193,4 +202,5 @@ class IndexFile:
     def checkpoint(self) -> bool:
         """Move what was written into the file and empty the -wal; whether no reader was in the way of it."""
         busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        self._left_as = self._look()
         return not busy

@@ -90,9 +90,10 @@ class Indexer:
         with self._store.journal.lock:
             self._leave = self._store.watch(self._note)
             self._mark = self._position()
-            self._pending.note_all(
-                {job_id: None for running in self._store.memory.view.running.values() for job_id in running}
-            )
+            # What is known of a run in memory alone: its lease, and who holds it.
+            for running in self._store.memory.view.running.values():
+                self._pending.note_ids(running)
+        self._wake.set()
         self._store.index_lag = self.lag_s
         self._thread.start()
 
@@ -165,6 +166,9 @@ class Indexer:
         if not file.is_in_place:
             self._let_go()
             raise _NotNow("the file was removed")
+        if not file.is_untouched:
+            self._replace("somebody else wrote to it")
+            raise _NotNow("the file is made anew")
         began = time.monotonic()
         self._keep_small(file)
         self._write_pending(file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from django_belay.storage.journal.store.row import Row
@@ -50,10 +50,11 @@ class Pending:
         if self._values > self._most_values:
             self._drop_values()
 
-    def note_all(self, job_ids: Mapping[int, Any]) -> None:
-        """Have these jobs read again, those excepted that stand here already."""
-        for job_id in job_ids:
-            self.jobs.setdefault(job_id, REREAD)
+    def note_ids(self, job_ids: Iterable[int]) -> None:
+        """Have these jobs read again."""
+        self.jobs.update(dict.fromkeys(job_ids, REREAD))
+        if self.jobs and self.since is None:
+            self.since = time.monotonic()
 
     def _drop_values(self) -> None:
         """Fallen behind: hold no rows that the store holds anyway, or has on disk."""
