@@ -7,6 +7,7 @@ use. Everything happens under the owner's lock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 from django_belay.contract.state import State
@@ -119,7 +120,7 @@ class Memory:
     def _recover(self, lease_until: int) -> None:
         """Build the indexes. Jobs that ran keep running; those without a known lease get a new one."""
         recorded = {bytes.fromhex(key): row["number"] for key, row in self.table("ids").items()}
-        for key in sorted({*self.state.jobs, *self.state.extended}):
+        for key in sorted(chain(self.state.jobs, self.state.extended)):
             number = self.ids.add(key, recorded=recorded)
             entry = self.state.extended.get(key) or self.state.jobs[key]
             row = self._indexed(number, key, entry)

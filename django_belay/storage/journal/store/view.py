@@ -206,9 +206,13 @@ class View:
 
     def sort_ended(self) -> None:
         """Put what has ended into the order of its ends, after it came in another."""
-        for state, ended in self.ended.items():
-            pairs = sorted(zip(ended[::2], ended[1::2], strict=True))
-            self.ended[state] = array("q", (number for pair in pairs for number in pair))
+        for ended in self.ended.values():
+            times, ids = ended[::2], ended[1::2]
+            # Positions, not pairs: a million pairs would take more memory than the store itself.
+            order = sorted(range(len(times)), key=times.__getitem__)
+            for place, at in enumerate(order):
+                ended[2 * place] = times[at]
+                ended[2 * place + 1] = ids[at]
 
     def renew(self, row: Row, until_ms: int) -> None:
         """A running job's lease goes on; that is known in memory alone."""
