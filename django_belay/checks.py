@@ -6,6 +6,7 @@ Every message says what was found and its hint how to mend it. Ids never change:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from django_belay import conf
 from django_belay._cron_job import build_job, settings_entries
 from django_belay._setting import Problem
 from django_belay.contract.cron import find_zone, parse_schedule
+from django_belay.databases import ENGINE, INDEX, ROUTER
 from django_belay.exceptions import BelayError, ConfigurationError, InvalidCron, InvalidInput, PayloadTooLarge
 from django_belay.registry import JobDefinition, registry
 
@@ -32,6 +34,8 @@ def check_belay(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> lis
     messages: list[checks.CheckMessage] = [_error(problem) for problem in problems]
     if found.backend == conf.POSTGRES:
         messages += _database(found.postgres.database)
+    if found.journal is not None:
+        messages += _journal_index(found.journal)
     messages += _paths(found)
     for definition in registry:
         messages += _job(definition, found)
@@ -78,6 +82,36 @@ def _second_database(alias: str) -> Iterator[checks.CheckMessage]:
             f"the models of belay are read from {router.db_for_read(Job)!r}, the jobs stand in {alias!r}.",
             hint="Add 'django_belay.routers.BelayRouter' to DATABASE_ROUTERS.",
             id="belay.W002",
+        )
+
+
+def _journal_index(journal: conf.JournalOptions) -> Iterator[checks.CheckMessage]:
+    """What the models and the admin need: jobs run without it."""
+    alias = journal.index_database
+    helper = "DATABASES = with_belay_index(DATABASES, directory)"
+    if alias not in connections:
+        yield checks.Warning(
+            f"DATABASES has no {alias!r}, which the models and the admin read the journal through.",
+            hint=f"Add it in your settings: {helper}, from django_belay.databases.",
+            id="belay.W010",
+        )
+        return
+    settings_dict = connections[alias].settings_dict
+    file = os.path.join(journal.directory, INDEX)
+    if settings_dict["ENGINE"] != ENGINE or os.path.realpath(settings_dict["NAME"]) != os.path.realpath(file):
+        yield checks.Warning(
+            f"DATABASES[{alias!r}] is {settings_dict['NAME']} by {settings_dict['ENGINE']}; the journal's "
+            f"index is {file}.",
+            hint=f"Make it with the journal's own directory: {helper}, from django_belay.databases.",
+            id="belay.W011",
+        )
+    from django_belay.models import Job
+
+    if router.db_for_read(Job) != alias:
+        yield checks.Warning(
+            f"the models of belay are read from {router.db_for_read(Job)!r}, the journal's index is {alias!r}.",
+            hint=f"Add {ROUTER!r} to DATABASE_ROUTERS.",
+            id="belay.W012",
         )
 
 

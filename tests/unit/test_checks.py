@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from django.core.checks import CheckMessage, run_checks
+from django.db import ConnectionHandler
 from django.test import override_settings
 
 import django_belay
 from django_belay import _cron_job, checks, job, registry
 from django_belay.checks import check_belay
+from django_belay.databases import with_belay_index
 from django_belay.registry import Chunk, Registry
 
 
@@ -108,6 +110,38 @@ def test_a_second_database_without_router_is_warned_about(monkeypatch: pytest.Mo
     with override_settings(DATABASE_ROUTERS=["django_belay.routers.BelayRouter"]):
         assert set(found(STORAGE={"OPTIONS": {"database": "belay_other"}})) == {"belay.W001"}
     del connections["belay_other"]
+
+
+JOURNAL = {"BACKEND": "django_belay.storage.journal", "OPTIONS": {"directory": "/srv/belay"}}
+ROUTER = "django_belay.routers.BelayRouter"
+
+
+@pytest.mark.usefixtures("empty_registry")
+def test_what_the_models_need_of_a_journal_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found_with(directory: str | None, *routers: str) -> set[str]:
+        databases: dict[str, dict[str, Any]] = {"default": {"ENGINE": "django.db.backends.sqlite3"}}
+        if directory is not None:
+            databases = with_belay_index(databases, directory)
+        handler = ConnectionHandler(databases)
+        monkeypatch.setattr(checks, "connections", handler)
+        with override_settings(DATABASE_ROUTERS=list(routers)):
+            return {code for code in found(STORAGE=JOURNAL) if code >= "belay.W010"}
+
+    assert found_with(None, ROUTER) == {"belay.W010"}
+    assert found_with("/srv/other", ROUTER) == {"belay.W011"}
+    assert found_with("/srv/belay") == {"belay.W012"}
+    assert found_with("/srv/belay", ROUTER) == set()
+
+
+def test_the_helper_changes_no_other_database() -> None:
+    databases: dict[str, dict[str, Any]] = {"default": {"ENGINE": "x"}, "belay": {"ENGINE": "mine"}}
+    with pytest.raises(ValueError, match="another database 'belay'"):
+        with_belay_index(databases, "/srv/belay")
+    both = with_belay_index(databases, "/srv/belay", alias="jobs")
+    assert {alias: both[alias] for alias in databases} == databases
+    assert both["jobs"]["NAME"] == "/srv/belay/index.sqlite3"
+    assert "jobs" not in databases
+    assert with_belay_index(both, "/srv/belay", alias="jobs") == both
 
 
 @pytest.mark.usefixtures("empty_registry")

@@ -30,6 +30,8 @@ logger = logging.getLogger("django_belay.journal")
 
 _DURABLE_POLL_S: Final = 0.002
 _IDLE_S: Final = 1.0
+#: An index that is behind by more than this writes is built anew by the next owner, who waits for us.
+_CLOSE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,7 @@ class Indexer:
         self._is_current = False
         self._retry_s = self._options.retry_s
         self._trouble: str | None = None
+        self._give_up_at = float("inf")
 
     def start(self) -> None:
         """Note changes from now on, and write."""
@@ -99,10 +102,10 @@ class Indexer:
 
     def close(self) -> None:
         """Write what is pending, if that is possible within some seconds, and let go of the file."""
+        self._give_up_at = time.monotonic() + _CLOSE_S
         self._stop.set()
         self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(10.0)
+        self._thread.join(2 * _CLOSE_S)
         self._leave()
 
     def lag_s(self) -> float:
@@ -251,6 +254,8 @@ class Indexer:
             with file.transaction():
                 for changes in self._resolved(taken):
                     file.write(changes)
+                    if time.monotonic() > self._give_up_at:
+                        raise _Stopped
                 self._commit_mark(file, mark)
         except BaseException:
             with self._store.journal.lock:
