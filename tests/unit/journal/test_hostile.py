@@ -14,12 +14,14 @@ from django_belay.storage.journal.files.compaction import compact
 from django_belay.storage.journal.files.inspection import inspect
 from django_belay.storage.journal.files.journal import JournalOptions, open_journal
 from django_belay.storage.journal.files.salvage import salvage
-from django_belay.storage.journal.format.extension import decode_body, encode_body
-from django_belay.storage.journal.format.manifest import INFINITY
+from django_belay.storage.journal.format.extension import decode_body, decode_extension, encode_body
+from django_belay.storage.journal.format.manifest import INFINITY, Retention
+from django_belay.storage.journal.state.rows import COLUMNS, read_row
 
 from . import by_hand
 from .refusals import reason
 
+OPTIONS = JournalOptions(durability="write", writer="inline", reserve_bytes=0)
 STORE, EPOCH, JOB = b"S" * 16, b"E" * 16, b"J" * 16
 
 
@@ -54,11 +56,28 @@ def changes(columns: str) -> tuple[int, int, bytes]:
     return operation(b'{"jobs":{"%b":{"revision":1,"set":{%b}}}}' % (JOB.hex().encode(), columns.encode()))
 
 
-@pytest.mark.parametrize("state", ["[]", "{}", '["succeeded"]', "null", "1", "true", '"no state"'])
-def test_a_state_of_another_type_is_no_end_of_a_job(tmp_path: Path, state: str) -> None:
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("content", ["[]", "{}", '["succeeded"]'])
+def test_what_decisions_go_by_is_a_number_or_a_text(tmp_path: Path, column: str, content: str) -> None:
+    path = make_store(tmp_path / "store", operation(b"{}"), changes(f'"{column}":{content}'))
+    assert reason(inspect, path) == "invalid_extension"
+    report = salvage(path, f"{tmp_path}/saved", durability="write")
+    assert (report.last_good_sequence, report.summary.records) == (1, 1)
+    row = by_hand.value(
+        {
+            "job_id": by_hand.Opaque(JOB),
+            "row": by_hand.Opaque(b'{"%b":%b,"revision":1}' % (column.encode(), content.encode())),
+        }
+    )
+    assert reason(read_row, decode_extension(129, 1, row)) == "invalid_extension"
+
+
+@pytest.mark.parametrize("state", ["null", "1", "true", '"no state"'])
+def test_a_state_that_is_none_is_no_end_of_a_job(tmp_path: Path, state: str) -> None:
     path = make_store(tmp_path / "store", changes(f'"state":{state}'))
+    with open_journal(path, OPTIONS) as journal:
+        compact(journal, now_ms=2, retention=Retention(unit="hours", amount=1))
     assert inspect(path).extended_jobs == 1
-    assert salvage(path, f"{tmp_path}/saved", durability="write").fault is None
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity", "9" * 5000, "1" * 400 + ".5"])
@@ -74,8 +93,7 @@ def test_depth_ends_in_a_refusal_or_is_kept_by_a_compaction(tmp_path: Path, dept
     if (name := outcome(inspect, path)) != "ok":
         assert name == "invalid_extension"
         return
-    options = JournalOptions(durability="write", writer="inline", reserve_bytes=0)
-    with open_journal(path, options) as journal:
+    with open_journal(path, OPTIONS) as journal:
         compact(journal, now_ms=2, retention=INFINITY)
     assert inspect(path).extended_jobs == 1
 

@@ -11,9 +11,12 @@ is a tombstone. Nothing is recomputed here: a record says what changed, and that
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import orjson
 
 from django_belay.storage.journal.format.domain import is_id, is_seq
 from django_belay.storage.journal.format.extension import TABLES, Operation, Row, TableRows, decode_body
@@ -22,9 +25,20 @@ from django_belay.storage.journal.format.refusal import refuse
 TERMINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
 # What decisions ask of a finished job: the rest of its row is read back when somebody looks at it.
 COLUMNS: Final = (
-    "id", "state", "workflow_id", "wf_name", "parent_id", "unique_key", "unique_mode", "finished_at",
+    "id", "state", "finished_at", "workflow_id", "wf_name", "parent_id", "unique_key", "unique_mode",
+    "cron_name", "cron_slot", "queue",
 )  # fmt: skip
 MOST_PLACES: Final = 32
+
+_STATES: Final = ("succeeded", "failed", "cancelled")
+# revision, state, length of the trail, id, end
+_HEAD: Final = struct.Struct(">QBBqq")
+_STATE_AT: Final = 8
+_NULL: Final = -(2**63)
+_NUMBERS: Final = ("id", "finished_at")
+_OTHERS: Final = tuple(name for name in COLUMNS if name not in ("state", *_NUMBERS))
+# Failed jobs are counted by queue, no others.
+_OTHERS_BUT_QUEUE: Final = tuple(name for name in _OTHERS if name != "queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,27 +65,71 @@ class ExtendedJob:
         return self.row.get(name)
 
 
-class FinishedRow(NamedTuple):
-    """An extended job that has ended: what decisions need, and where its row stands."""
+class FinishedRow(bytes):
+    """An extended job that has ended: what decisions need, and where its row stands.
 
-    revision: int
-    columns: tuple[Any, ...]
-    trail: tuple[int, ...]
+    Bytes, because a store keeps a million of them: revision, state and the length of the trail, id and
+    the end where they are integers of 64 bits, the trail, then as JSON the columns that are not null.
+    """
+
+    __slots__ = ()
+
+    @property
+    def revision(self) -> int:
+        """The job's revision."""
+        return int(_HEAD.unpack_from(self)[0])
+
+    @property
+    def trail(self) -> tuple[int, ...]:
+        """The places of the records that the row adds up from, oldest first."""
+        return struct.unpack_from(f">{self[_STATE_AT + 1]}Q", self, _HEAD.size)
 
     def column(self, name: str) -> Any:
         """One of :data:`COLUMNS`."""
-        return self.columns[COLUMNS.index(name)]
+        if name == "state":
+            return _STATES[self[_STATE_AT]]
+        if name in _NUMBERS:
+            value = _HEAD.unpack_from(self)[3 + _NUMBERS.index(name)]
+            return None if value == _NULL else value
+        rest = self[_HEAD.size + 8 * self[_STATE_AT + 1] :]
+        return orjson.loads(rest).get(name) if rest else None
+
+    def columns(self) -> dict[str, Any]:
+        """All of :data:`COLUMNS`, read at once."""
+        _, state, places, number, finished_at = _HEAD.unpack_from(self)
+        rest = self[_HEAD.size + 8 * places :]
+        columns = dict.fromkeys(COLUMNS) if not rest else {**dict.fromkeys(COLUMNS), **orjson.loads(rest)}
+        columns["state"] = _STATES[state]
+        columns["id"] = None if number == _NULL else number
+        columns["finished_at"] = None if finished_at == _NULL else finished_at
+        return columns
+
+    def moved(self, trail: tuple[int, ...]) -> FinishedRow:
+        """The same job, its records now at these places."""
+        revision, state, places, number, finished_at = _HEAD.unpack_from(self)
+        head = _HEAD.pack(revision, state, len(trail), number, finished_at)
+        rest = self[_HEAD.size + 8 * places :]
+        return FinishedRow(head + struct.pack(f">{len(trail)}Q", *trail) + rest)
 
 
 def can_shrink(job: ExtendedJob) -> bool:
     """Whether the job has ended and its row can be put together again from its records."""
-    state = job.row.get("state")  # which may be of any type that JSON has
-    return isinstance(state, str) and state in TERMINAL and 0 < len(job.trail) <= MOST_PLACES
+    return job.row.get("state") in TERMINAL and 0 < len(job.trail) <= MOST_PLACES
 
 
 def shrink(job: ExtendedJob) -> FinishedRow:
     """The job without what nobody decides by."""
-    return FinishedRow(job.revision, tuple(job.row.get(name) for name in COLUMNS), job.trail)
+    row = job.row
+    number, finished_at = (_NULL if row.get(name) is None else row[name] for name in _NUMBERS)
+    head = _HEAD.pack(job.revision, _STATES.index(row["state"]), len(job.trail), number, finished_at)
+    wanted = _OTHERS if row["state"] == "failed" else _OTHERS_BUT_QUEUE
+    rest = {name: row[name] for name in wanted if row.get(name) is not None}
+    places = struct.pack(f">{len(job.trail)}Q", *job.trail)
+    return FinishedRow(head + places + (orjson.dumps(rest) if rest else b""))
+
+
+def _fits(value: object) -> bool:
+    return value is None or (type(value) is int and _NULL < value < 2**63)
 
 
 def extend_trail(trail: tuple[int, ...], where: int, *, first: bool) -> tuple[int, ...]:
@@ -111,7 +169,7 @@ class TableEffect:
 def read_row(record: Row) -> ExtendedJob:
     """The extended job a (129,1) record states."""
     row = decode_body(record.row)
-    if not isinstance(row, dict) or not is_seq(row.get("revision")):
+    if not isinstance(row, dict) or not is_seq(row.get("revision")) or not _are_plain(row):
         raise refuse("invalid_payload", "invalid_extension", 129)
     revision = row.pop("revision")
     return ExtendedJob(job_id=record.job_id, revision=revision, row=row)
@@ -165,9 +223,15 @@ def _job_effects(jobs: dict[str, Any]) -> Iterator[JobEffect]:
             continue
         if not isinstance(effect, dict) or effect.keys() != {"revision", "set"}:
             raise refuse("invalid_payload", "invalid_extension", 128)
-        if not (is_seq(effect["revision"]) and isinstance(effect["set"], dict)):
+        columns = effect["set"]
+        if not (is_seq(effect["revision"]) and isinstance(columns, dict) and _are_plain(columns)):
             raise refuse("invalid_payload", "invalid_extension", 128)
-        yield JobEffect(job_id=job_id, revision=effect["revision"], changes=effect["set"])
+        yield JobEffect(job_id=job_id, revision=effect["revision"], changes=columns)
+
+
+def _are_plain(columns: dict[str, Any]) -> bool:
+    """Whether what decisions go by are numbers and texts: sets are made of them."""
+    return not any(isinstance(columns.get(name), list | dict) for name in COLUMNS)
 
 
 def _object(value: object) -> dict[str, Any]:
