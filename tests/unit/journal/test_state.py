@@ -27,7 +27,7 @@ from django_belay.storage.journal.format.extension import Frame, Operation, Row,
 from django_belay.storage.journal.format.snapshot import Job, check_job
 from django_belay.storage.journal.state.occurrence import next_cron_ms, next_due_ms
 from django_belay.storage.journal.state.retry import draw_due, due_window
-from django_belay.storage.journal.state.rows import ExtendedJob, FinishedRow, columns_at
+from django_belay.storage.journal.state.rows import COLUMNS, ExtendedJob, FinishedRow, columns_at, shrink
 from django_belay.storage.journal.state.store_state import StoreState
 
 from .history import History, definition, schedule, view
@@ -507,3 +507,31 @@ def test_frontier_of_the_manifest_moves_the_next_order() -> None:
     state.apply_base(snap(1))
     state.finish_base(9)
     assert state.next_order == 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"workflow_id": "w", "wf_name": "é", "parent_id": 7, "unique_key": "k", "unique_mode": "window"},
+        {"state": "failed", "queue": "mail", "cron_name": "daily", "cron_slot": 5},
+        {"state": "cancelled", "finished_at": None, "id": 2**53},
+        {"parent_id": 2**70},
+        {"unique_key": "\ud800"},
+    ],
+)
+def test_packed_row_says_what_the_whole_one_says(change: dict[str, Any]) -> None:
+    row = {"id": 1, "state": "succeeded", "finished_at": 10, "input": {"big": "x" * 100}, **change}
+    job = ExtendedJob(job_id=JOB, revision=2**60, row=row, trail=(3, 2**63))
+    packed = shrink(job)
+    assert packed.revision == job.revision
+    assert packed.trail == job.trail
+    wanted = {name: row.get(name) for name in COLUMNS if name != "queue" or row["state"] == "failed"}
+    assert {name: packed.column(name) for name in wanted} == wanted
+    if isinstance(packed, FinishedRow):
+        assert {name: packed.columns()[name] for name in wanted} == wanted
+        moved = packed.moved((9, 8, 7))
+        assert moved.trail == (9, 8, 7)
+        assert moved.columns() == packed.columns()
+    else:
+        assert not {"parent_id", "unique_key"}.isdisjoint(change)

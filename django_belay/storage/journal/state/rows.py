@@ -117,19 +117,18 @@ def can_shrink(job: ExtendedJob) -> bool:
     return job.row.get("state") in TERMINAL and 0 < len(job.trail) <= MOST_PLACES
 
 
-def shrink(job: ExtendedJob) -> FinishedRow:
-    """The job without what nobody decides by."""
+def shrink(job: ExtendedJob) -> FinishedRow | ExtendedJob:
+    """The job without what nobody decides by; as it is when a column is none that can be packed."""
     row = job.row
     number, finished_at = (_NULL if row.get(name) is None else row[name] for name in _NUMBERS)
-    head = _HEAD.pack(job.revision, _STATES.index(row["state"]), len(job.trail), number, finished_at)
     wanted = _OTHERS if row["state"] == "failed" else _OTHERS_BUT_QUEUE
     rest = {name: row[name] for name in wanted if row.get(name) is not None}
-    places = struct.pack(f">{len(job.trail)}Q", *job.trail)
-    return FinishedRow(head + places + (orjson.dumps(rest) if rest else b""))
-
-
-def _fits(value: object) -> bool:
-    return value is None or (type(value) is int and _NULL < value < 2**63)
+    try:
+        head = _HEAD.pack(job.revision, _STATES.index(row["state"]), len(job.trail), number, finished_at)
+        text = orjson.dumps(rest) if rest else b""
+    except (struct.error, orjson.JSONEncodeError):
+        return job
+    return FinishedRow(head + struct.pack(f">{len(job.trail)}Q", *job.trail) + text)
 
 
 def extend_trail(trail: tuple[int, ...], where: int, *, first: bool) -> tuple[int, ...]:

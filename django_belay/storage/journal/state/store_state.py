@@ -464,7 +464,7 @@ class StoreState:
         if self._loader is None or entry is None:
             return
         if isinstance(entry, rows.FinishedRow):
-            self.extended[job_id] = entry._replace(trail=trail)
+            self.extended[job_id] = entry.moved(trail)
         else:
             self.extended[job_id] = replace(entry, trail=trail)
 

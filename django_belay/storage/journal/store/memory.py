@@ -19,7 +19,7 @@ from django_belay.storage.journal.format.extension import Row as RowRecord
 from django_belay.storage.journal.format.pair import Payload
 from django_belay.storage.journal.format.snapshot import Job as CoreJob
 from django_belay.storage.journal.state import finished
-from django_belay.storage.journal.state.rows import ExtendedJob
+from django_belay.storage.journal.state.rows import ExtendedJob, FinishedRow
 
 from . import core
 from .ids import IdBook
@@ -136,6 +136,8 @@ class Memory:
 
     def _indexed(self, number: int, key: bytes, entry: Any) -> Row | None:
         """The row of an entry that indexes speak of; a finished core job that did not fail is in none."""
+        if isinstance(entry, FinishedRow):
+            return _complete(entry.columns())
         if isinstance(entry, bytes):
             if finished.state_of(entry) == "discarded":
                 return self._read(number, key)
@@ -144,9 +146,8 @@ class Memory:
             return None
         if isinstance(entry, CoreJob):
             return core.row_of(number, entry, self._result(key))
-        if isinstance(entry, ExtendedJob):
-            return _complete(entry.row)
-        return self._read(number, key)
+        assert isinstance(entry, ExtendedJob)
+        return _complete(entry.row)
 
     # -- writing ------------------------------------------------------------
 
