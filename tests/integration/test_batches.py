@@ -16,10 +16,10 @@ from django_belay.batches import ON_COMPLETE, Batch
 from django_belay.contract.job import Lease
 from django_belay.contract.outcome import Cancelled, Failed, Succeeded
 from django_belay.exceptions import InvalidInput, InvalidWorkflow, ResultTimeout, WorkflowNotFound
-from django_belay.models import Job
 from django_belay.storage.base import Ack
 from django_belay.workflows import call
 from tests.app import jobs
+from tests.integration.looking import count
 from tests.integration.worker import claim, end, storage
 
 pytestmark = pytest.mark.django_db
@@ -110,7 +110,7 @@ def test_a_duplicate_refuses_the_batch() -> None:
     batch.add_many(jobs.once, [{"order_id": 1}, {"order_id": 2}])
     with pytest.raises(InvalidWorkflow, match=f"held by job {holder.id}"):
         batch.enqueue()
-    assert Job.objects.count() == 1
+    assert count() == 1
 
 
 @committed

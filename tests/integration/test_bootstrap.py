@@ -15,6 +15,8 @@ import pytest
 
 from example_project import bootstrap
 
+pytestmark = pytest.mark.postgres
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # A project without dependencies, with a build backend of its own.

@@ -14,6 +14,8 @@ from django.db.models.signals import post_migrate
 
 from tests import conftest
 
+pytestmark = pytest.mark.postgres
+
 ROOT = Path(__file__).resolve().parents[2]
 NO_SERVER = "postgresql://127.0.0.1:9/none"  # the discard port: nobody answers
 

@@ -16,7 +16,7 @@ from django_belay.exceptions import ConfigurationError, StorageError
 from tests.app import jobs
 from tests.integration.worker import park, run
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ import pytest
 from django_belay.testing import embedded
 from django_belay.testing.postgres import PostgresServer, find_postgres
 
+pytestmark = pytest.mark.postgres
+
 ROOT = Path(__file__).resolve().parents[2]
 # Starts a server, says where, and waits to be killed.
 HOLDER = """

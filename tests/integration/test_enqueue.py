@@ -30,10 +30,11 @@ from django_belay.exceptions import (
     Unavailable,
     UnknownKind,
 )
-from django_belay.models import Job
 from django_belay.signals import job_enqueued
 from django_belay.storage.postgres.store import PostgresStore
+from django_belay.testing import override_belay
 from tests.app import jobs
+from tests.integration.looking import count, rows
 
 committed = pytest.mark.django_db(transaction=True)
 in_a_test = pytest.mark.django_db
@@ -111,7 +112,7 @@ def test_enqueue_on_commit_waits_for_the_commit() -> None:
         deferred = jobs.echo.enqueue_on_commit(1)
         with pytest.raises(StillDeferred):
             deferred.get()
-        assert not Job.objects.exists()
+        assert not rows()
     assert deferred.get().refresh().job.input == {"value": 1}
 
 
@@ -121,7 +122,7 @@ def test_enqueue_on_commit_checks_at_the_call_and_forgets_after_a_rollback() -> 
         deferred = jobs.echo.enqueue_on_commit(1)
         jobs.echo.enqueue_on_commit()
     assert not deferred.is_done
-    assert not Job.objects.exists()
+    assert not rows()
     assert jobs.echo.enqueue_on_commit(2).get().job.input == {"value": 2}
 
 
@@ -208,7 +209,7 @@ def test_many_inputs_go_in_chunks_with_a_report(monkeypatch: pytest.MonkeyPatch)
     ]
     assert report.duplicates[-1].index == 250
     assert report.ids[250] == report.ids[249 - 17]
-    keys = dict(Job.objects.values_list("id", "unique_key"))
+    keys = {one.id: one.unique_key for one in rows()}
     assert [keys[job_id] for job_id in report.ids] == [f"receipt:{n}" for n in order]
 
 
@@ -218,7 +219,7 @@ def test_many_is_all_or_nothing() -> None:
         jobs.echo.enqueue_many([{"value": 1}, {"value": {"a": float("nan")}}])
     with pytest.raises(InvalidInput, match=r"inputs\[1\]"):
         jobs.echo.enqueue_many([{"value": 1}, 5])  # type: ignore[list-item]
-    assert not Job.objects.exists()
+    assert not rows()
     assert len(jobs.echo.enqueue_many([])) == 0
 
 
@@ -237,7 +238,7 @@ def test_a_chunk_that_fails_takes_the_others_with_it(monkeypatch: pytest.MonkeyP
     with pytest.raises(Unavailable):
         jobs.echo.enqueue_many([{"value": n} for n in range(4)])
     assert len(calls) == 2
-    assert not Job.objects.exists()
+    assert not rows()
 
 
 @committed
@@ -265,7 +266,7 @@ def test_two_callers_with_the_same_keys_in_other_orders_do_not_deadlock(
         for thread in threads:
             thread.join(30)
     assert failures == []
-    assert Job.objects.count() == 60
+    assert count() == 60
 
 
 def once_only(session: postgres.DjangoSession, operation: Callable[[Any], Any]) -> Any:
@@ -292,7 +293,7 @@ def once_only(session: postgres.DjangoSession, operation: Callable[[Any], Any]) 
 def test_what_cannot_be_stored_is_refused_with_its_path(value: Any, path: str) -> None:
     with pytest.raises(InvalidInput, match=path):
         jobs.echo.enqueue(value)
-    assert not Job.objects.exists()
+    assert not rows()
 
 
 @in_a_test
@@ -318,7 +319,7 @@ def test_arguments_are_matched_with_the_signature() -> None:
     ]:
         with pytest.raises(InvalidInput, match=named):
             jobs.send_receipt.enqueue(*args, **kwargs)
-    assert not Job.objects.exists()
+    assert not rows()
 
 
 @in_a_test
@@ -326,7 +327,7 @@ def test_ceilings_are_named() -> None:
     with pytest.raises(PayloadTooLarge, match="MAX_INPUT_BYTES") as caught:
         jobs.echo.enqueue("x" * 262_144)
     assert caught.value.limit == 262_144
-    with override_settings(BELAY={"MAX_INPUT_BYTES": 20, "MAX_DEPTH": 3}):
+    with override_belay(MAX_INPUT_BYTES=20, MAX_DEPTH=3):
         jobs.echo.enqueue("x" * 8)
         with pytest.raises(PayloadTooLarge):
             jobs.echo.enqueue("x" * 9)
@@ -354,7 +355,7 @@ def test_an_encrypted_input_is_not_stored_in_the_clear() -> None:
     from django.conf import settings
 
     assert decrypt(job.job.input, settings.BELAY["ENCRYPTION_KEYS"]) == b'{"token":"hunter2"}'
-    with override_settings(BELAY={}), pytest.raises(ConfigurationError, match="ENCRYPTION_KEYS"):
+    with override_belay(ENCRYPTION_KEYS=[]), pytest.raises(ConfigurationError, match="ENCRYPTION_KEYS"):
         jobs.secret.enqueue("hunter2")
 
 

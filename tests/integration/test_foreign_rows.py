@@ -17,7 +17,7 @@ from django_belay.contract.outcome import Succeeded
 from django_belay.models import Cron, Job, Queue
 from tests.integration.worker import claim, end, storage
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.postgres]
 
 # External terms, by hand: version 131, then a tag and its parts.
 OK = b"\x83w\x02ok"  # the atom ok

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
-from django.test import override_settings
 from django.utils import timezone
 
 from django_belay import client
@@ -27,6 +26,7 @@ from django_belay.exceptions import (
     ResultTimeout,
 )
 from django_belay.storage.base import Controlled, NewStep
+from django_belay.testing import override_belay
 from tests.app import jobs
 from tests.integration.worker import claim, run, storage
 
@@ -226,7 +226,7 @@ def test_a_read_that_cannot_be_asked_leaves_the_transaction_usable(call: Any) ->
 def test_a_signals_ceiling_is_named() -> None:
     job = jobs.echo.enqueue(1)
     with (
-        override_settings(BELAY={"MAX_SIGNAL_BYTES": 10}),
+        override_belay(MAX_SIGNAL_BYTES=10),
         pytest.raises(PayloadTooLarge, match="MAX_SIGNAL"),
     ):
         job.signal("go", "x" * 9)

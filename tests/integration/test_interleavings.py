@@ -31,7 +31,7 @@ from django_belay.models import Job
 from django_belay.registry import JobDefinition, Registry
 from django_belay.storage.base import Ack, AckGroupError, ClaimRound, Demand, Storage
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
 
 JOBS = 250
 WAITS = 4  # of each job: a thousand sends against parks and parks again

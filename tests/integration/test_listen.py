@@ -16,6 +16,8 @@ from django_belay.storage.postgres import listen
 from django_belay.storage.postgres.listen import PostgresListener
 from django_belay.testing.postgres import PostgresServer
 
+pytestmark = pytest.mark.postgres
+
 Connection = psycopg.Connection[Any]
 
 

@@ -9,6 +9,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
+pytestmark = pytest.mark.postgres
+
 
 def belay_migrate(*args: str) -> str:
     out = io.StringIO()

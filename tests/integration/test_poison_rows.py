@@ -32,7 +32,7 @@ from tests.app import jobs
 from tests.integration.poison import LONG_AGO, POISONS, execute, plant_job
 from tests.integration.workers import StartWorker, eventually
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.postgres]
 
 Plant = Callable[[], Any]
 

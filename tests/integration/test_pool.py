@@ -14,6 +14,8 @@ from django_belay.storage.postgres import bounded, pool
 from django_belay.storage.postgres.pool import PoolOptions, PoolSession
 from django_belay.testing.postgres import PostgresServer
 
+pytestmark = pytest.mark.postgres
+
 
 @pytest.fixture
 def session(postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[PoolSession]:

@@ -10,12 +10,12 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.core.management import CommandError, call_command
 from django.db import connection
-from django.test import override_settings
 
 from django_belay import queues
 from django_belay.contract import queue_opts
 from django_belay.exceptions import InvalidQueue
 from django_belay.models import Queue
+from django_belay.testing import override_belay
 from tests.integration.worker import storage
 
 pytestmark = pytest.mark.django_db
@@ -45,7 +45,7 @@ def test_the_row_holds_the_contracts_json_and_nothing_else() -> None:
     assert Queue.objects.get(name="ai").opts == {"global_limit": 3}
 
 
-@override_settings(BELAY={"QUEUES": {"ai": {"limit": 5, "global_limit": 9}, "other": 2}})
+@override_belay(QUEUES={"ai": {"limit": 5, "global_limit": 9}, "other": 2})
 def test_a_row_goes_over_the_settings_until_it_is_deleted() -> None:
     assert effective("ai") == {"limit": 5, "global_limit": 9}
     queues.put("ai", limit=7)
@@ -118,7 +118,7 @@ def test_a_pause_on_one_node_is_set_and_taken_back_alone() -> None:
         queues.pause("mail", node="")
 
 
-@override_settings(BELAY={"QUEUES": {"mail": {"paused": True}}})
+@override_belay(QUEUES={"mail": {"paused": True}})
 def test_a_pause_in_the_settings_stays() -> None:
     assert queues.resume("mail").is_paused
     with pytest.raises(CommandError, match="paused in the settings"):

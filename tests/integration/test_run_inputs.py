@@ -7,7 +7,6 @@ from decimal import Decimal
 from uuid import UUID
 
 import pytest
-from django.test import override_settings
 from django.utils import timezone
 
 from django_belay import conf
@@ -17,6 +16,7 @@ from django_belay.engine.runner import Runner
 from django_belay.engine.services import Services
 from django_belay.exceptions import JobFailed
 from django_belay.registry import registry
+from django_belay.testing import override_belay
 from tests.app import jobs
 from tests.integration.worker import claim, storage
 
@@ -59,7 +59,7 @@ def test_an_encrypted_input_is_decrypted_for_the_run_alone() -> None:
 
 def test_an_input_that_no_key_opens_fails_without_showing_it() -> None:
     job: JobHandle = jobs.secret.using(max_attempts=1).enqueue("hunter2")
-    with override_settings(BELAY={"ENCRYPTION_KEYS": [b"another key of tests, 32 bytes.."]}):
+    with override_belay(ENCRYPTION_KEYS=[b"another key of tests, 32 bytes.."]):
         work()
     with pytest.raises(JobFailed, match="cannot be decrypted") as caught:
         job.result(timeout=0)

@@ -14,6 +14,8 @@ from django_belay.exceptions import JobNotFound, StorageError
 from tests.app import jobs
 from tests.integration.worker import park
 
+pytestmark = pytest.mark.postgres
+
 committed = pytest.mark.django_db(transaction=True)
 
 

@@ -16,6 +16,8 @@ from django_belay.storage.postgres import schema
 from django_belay.storage.postgres.pool import PoolSession
 from django_belay.testing.postgres import PostgresServer
 
+pytestmark = pytest.mark.postgres
+
 Connection = psycopg.Connection[Any]
 DATABASE = "belay_schema"
 

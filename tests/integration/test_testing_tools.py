@@ -16,7 +16,7 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
-from django.test import SimpleTestCase, TestCase, override_settings
+from django.test import SimpleTestCase, TestCase
 
 import django_belay.testing
 from django_belay import Workflow, client, conf, schedules
@@ -303,7 +303,7 @@ def test_a_setting_overridden_meanwhile_keeps_the_clock(belay_clock: SimClock) -
 
 
 def test_the_simulated_clock_outside_of_its_block_is_told() -> None:
-    outside = override_settings(BELAY={"CLOCK": "django_belay.testing._time.current_clock"})
+    outside = override_belay(CLOCK="django_belay.testing._time.current_clock")
     with outside, pytest.raises(ConfigurationError, match="simulated_time"):
         conf.clock()
 

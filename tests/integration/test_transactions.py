@@ -13,9 +13,10 @@ from django_belay import client, db
 from django_belay.contract.outcome import Failed
 from django_belay.deferred import Deferred
 from django_belay.exceptions import ConfigurationError, JobNotFound, StillDeferred
-from django_belay.models import Job, Signal
+from django_belay.models import Signal
 from django_belay.storage.base import Controlled, NewStep
 from tests.app import jobs
+from tests.integration.looking import count
 from tests.integration.worker import claim, park, run, storage
 
 committed = pytest.mark.django_db(transaction=True)
@@ -70,7 +71,7 @@ def test_a_signal_that_is_rolled_back_was_never_sent() -> None:
 def test_a_delivery_from_a_repeatable_read_transaction_finds_a_later_awaiter() -> None:
     job = jobs.echo.enqueue(1)
     with transaction.atomic():
-        assert Job.objects.count() == 1  # the snapshot is taken: the park comes after it
+        assert count() == 1  # the snapshot is taken: the park comes after it
         park_elsewhere(job.id)
         woken = job.signal("go")
     assert isinstance(woken, Deferred)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
-from django.test import override_settings
 
 from django_belay import _hints, _waiting
 from django_belay.contract.outcome import Succeeded
 from django_belay.exceptions import ConfigurationError
 from django_belay.storage.postgres.listen import PostgresListener
+from django_belay.testing import override_belay
 from tests.app import jobs
 from tests.integration.worker import claim, end
 
@@ -153,7 +153,7 @@ def test_waits_of_threads_and_of_a_loop_share_one_connection(
 
 def test_without_hints_polling_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_waiting, "HINTS_AFTER_S", 0.0)
-    with override_settings(BELAY={"NOTIFY": "off"}):
+    with override_belay(NOTIFY="off"):
         job = jobs.echo.enqueue(1)
         results: list[Any] = []
         thread = waiting(lambda: job.result(timeout=30), results)

@@ -11,20 +11,20 @@ import pytest
 from django.db import connections
 
 from django_belay.db import storage_for_client
-from django_belay.models import Job
 from django_belay.testing.postgres import PostgresServer
 from tests.app import worker_jobs as jobs
+from tests.integration.looking import count, get_row
 from tests.integration.workers import Site, StartWorker, eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def state(job_id: int) -> str:
-    return Job.objects.get(pk=job_id).state
+    return get_row(job_id).state
 
 
 def all_in(expected: str, ids: list[int]) -> bool:
-    return Job.objects.filter(pk__in=ids, state=expected).count() == len(ids)
+    return count(ids=ids, states=[expected]) == len(ids)
 
 
 def test_worker_runs_jobs_until_empty_and_ends_with_zero(site: Site, start_worker: StartWorker) -> None:
@@ -44,8 +44,8 @@ def test_until_empty_waits_for_another_attempt(site: Site, start_worker: StartWo
 def test_once_runs_one_round(site: Site, start_worker: StartWorker) -> None:
     ids = [jobs.marks.enqueue(name="m").id for _ in range(5)]
     assert start_worker("--once", "--queue", "work=3").wait() == 0
-    assert Job.objects.filter(pk__in=ids, state="succeeded").count() == 3
-    assert Job.objects.filter(pk__in=ids, state="ready").count() == 2
+    assert count(ids=ids, states=["succeeded"]) == 3
+    assert count(ids=ids, states=["ready"]) == 2
 
 
 def test_killed_worker_loses_no_job_and_replays_no_step(site: Site, start_worker: StartWorker) -> None:
@@ -59,7 +59,7 @@ def test_killed_worker_loses_no_job_and_replays_no_step(site: Site, start_worker
     site.release("w")
     eventually(lambda: state(walking.id) == "succeeded", what=lambda: second.log)
     eventually(lambda: all_in("succeeded", ids))
-    row = Job.objects.get(pk=walking.id)
+    row = get_row(walking.id)
     assert site.lines("w.effects") == ["0", "1", "2", "3"]
     assert row.attempt == 2
     assert row.spent_usd_micros == 40_000
@@ -74,7 +74,7 @@ def test_job_that_kills_its_process_burns_attempts_and_the_child_is_replaced(
     worker = start_worker()
     eventually(lambda: state(job.id) == "succeeded")
     assert site.lines("d") == ["1", "2"]
-    assert Job.objects.get(pk=job.id).attempt == 2
+    assert get_row(job.id).attempt == 2
     worker.await_log("died (exit code -9)")
     worker.terminate()
     assert worker.wait() == 0
@@ -86,7 +86,7 @@ def test_busy_interpreter_does_not_lose_its_lease(site: Site, start_worker: Star
     worker = start_worker(LEASE_TTL=2)
     other = start_worker(LEASE_TTL=2)  # it would reclaim the job and run it again
     eventually(lambda: state(job.id) == "succeeded", timeout_s=60)
-    row = Job.objects.get(pk=job.id)
+    row = get_row(job.id)
     assert (row.attempt, row.errors) == (1, [])
     assert "died" not in worker.log + other.log
 
@@ -103,7 +103,7 @@ def test_sigterm_lets_jobs_finish_and_hands_back_the_rest(site: Site, start_work
     site.release("quick")
     assert worker.wait() == 0
     assert state(quick.id) == "succeeded"
-    row = Job.objects.get(pk=slow.id)
+    row = get_row(slow.id)
     assert (row.state, row.attempt, row.errors, row.leased_by) == ("ready", 0, [], None)
     assert state(late.id) == "ready"
     assert site.lines("late") == []
@@ -130,8 +130,8 @@ def test_child_that_loses_its_supervisor_ends_its_jobs_and_itself(
     child = int(line.split(":")[2])
     os.kill(worker.process.pid, signal.SIGKILL)
     worker.await_log("the supervisor is gone")
-    first = Job.objects.get(pk=job.id).lease_until
-    eventually(lambda: Job.objects.get(pk=job.id).lease_until > first, what="a renewal by the child")
+    first = get_row(job.id).lease_until
+    eventually(lambda: get_row(job.id).lease_until > first, what="a renewal by the child")
     site.release("h")
     eventually(lambda: state(job.id) == "succeeded")
     eventually(lambda: not _is_alive(child), what="the end of the child")
@@ -155,7 +155,7 @@ def test_worker_survives_a_crash_of_the_database(
     ids += [jobs.marks.enqueue(name="m").id for _ in range(20)]
     eventually(lambda: all_in("succeeded", ids), timeout_s=60)
     assert site.lines("w.effects") == ["0", "1", "2", "3"]
-    assert Job.objects.get(pk=walking.id).spent_usd_micros == 40_000
+    assert get_row(walking.id).spent_usd_micros == 40_000
     worker.terminate()
     assert worker.wait() == 0
 
@@ -164,7 +164,7 @@ def test_overrun_is_interrupted_and_retried(site: Site, start_worker: StartWorke
     job = jobs.overruns.enqueue(name="o")
     start_worker("--until-empty")
     eventually(lambda: state(job.id) == "failed")
-    row = Job.objects.get(pk=job.id)
+    row = get_row(job.id)
     assert site.lines("o") == ["1", "2"]
     assert [entry["type"] for entry in row.errors] == ["django_belay.exceptions.Timeout"] * 2
 
@@ -180,7 +180,7 @@ def test_stuck_threads_count_as_used_and_the_child_is_replaced(site: Site, start
     after = jobs.marks.enqueue(name="m")
     eventually(lambda: state(after.id) == "succeeded")
     eventually(lambda: state(stuck.id) == "failed")
-    assert [e["error"] for e in Job.objects.get(pk=stuck.id).errors] == ["lease_expired"]
+    assert [e["error"] for e in get_row(stuck.id).errors] == ["lease_expired"]
 
 
 def test_child_is_recycled_without_a_gap(site: Site, start_worker: StartWorker) -> None:
@@ -242,7 +242,7 @@ def test_database_that_is_away_at_the_start_is_waited_for(site: Site, start_work
 def test_budget_stops_at_the_step_that_crosses_it(site: Site, start_worker: StartWorker) -> None:
     job = jobs.pays.enqueue(name="p")
     assert start_worker("--until-empty").wait() == 0
-    row = Job.objects.get(pk=job.id)
+    row = get_row(job.id)
     assert row.state == "failed"
     assert row.errors[-1]["error"] == "budget_exceeded"
     assert site.lines("p.effects") == ["0", "1", "2"]

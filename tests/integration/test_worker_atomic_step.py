@@ -17,7 +17,7 @@ from django_belay.storage.base import NewStep
 from django_belay.testing.clock import SimClock
 from tests.behaviour.running import Workbench
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
 
 
 @pytest.fixture

@@ -10,16 +10,12 @@ from django.contrib.auth.models import Group
 from django.db import connection
 
 from django_belay import queues
-from django_belay.models import Job
 from tests.app import isolated_jobs as jobs
 from tests.app import worker_jobs
+from tests.integration.looking import count, get_row
 from tests.integration.workers import Site, StartWorker, eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def row(job_id: int) -> Job:
-    return Job.objects.get(pk=job_id)
 
 
 def test_isolated_jobs_have_a_process_each_and_work_as_others(site: Site, start_worker: StartWorker) -> None:
@@ -38,7 +34,7 @@ def test_death_of_the_process_burns_the_attempt_and_says_so(
     handle = jobs.dies_alone.enqueue(name="d", how=how)
     worker = start_worker("--until-empty")
     assert worker.wait() == 0
-    found = row(handle.id)
+    found = get_row(handle.id)
     assert (found.state, found.attempt) == ("succeeded", 2)
     assert said in found.errors[0]["error"]
     assert "child 1 died" not in worker.log
@@ -49,7 +45,7 @@ def test_time_limit_ends_the_process(site: Site, start_worker: StartWorker, stub
     handle = jobs.overruns_alone.enqueue(name="o", stubborn=stubborn)
     assert start_worker("--until-empty").wait() == 0
     [pid] = site.started("o")
-    found = row(handle.id)
+    found = get_row(handle.id)
     assert (found.state, [e["type"] for e in found.errors]) == ("failed", ["django_belay.exceptions.Timeout"])
     assert ("was killed" in found.errors[0]["error"]) == stubborn
     assert site.lines("o")[:1] == ["interrupted"]
@@ -60,7 +56,7 @@ def test_memory_limit_ends_the_job(start_worker: StartWorker) -> None:
     small, big = jobs.hungry.enqueue(mib=16), jobs.hungry.enqueue(mib=512)
     assert start_worker("--until-empty").wait() == 0
     assert small.result(timeout=0) == 16
-    assert row(big.id).errors[0]["type"] == "MemoryError"
+    assert get_row(big.id).errors[0]["type"] == "MemoryError"
 
 
 def test_stop_hands_back_and_leaves_no_process(site: Site, start_worker: StartWorker) -> None:
@@ -69,7 +65,7 @@ def test_stop_hands_back_and_leaves_no_process(site: Site, start_worker: StartWo
     [pid] = site.started("h")
     worker.terminate()
     assert worker.wait() == 0
-    assert (row(handle.id).state, row(handle.id).attempt) == ("ready", 0)
+    assert (get_row(handle.id).state, get_row(handle.id).attempt) == ("ready", 0)
     eventually(lambda: not psutil.pid_exists(int(pid)))
 
 
@@ -107,7 +103,7 @@ def test_chunks_of_real_workers(site: Site, start_worker: StartWorker) -> None:
     ids = jobs.indexes.enqueue_many([{"number": number} for number in range(25)]).ids
     assert start_worker("--until-empty", QUEUES={"chunks": 2}).wait() == 0
     assert sorted(int(line) for line in site.lines("chunks")) == [5, 10, 10]
-    assert Job.objects.filter(pk__in=ids, state="succeeded").count() == 25
+    assert count(ids=ids, states=["succeeded"]) == 25
 
 
 def test_queue_rows_and_holds_reach_a_running_worker(site: Site, start_worker: StartWorker) -> None:

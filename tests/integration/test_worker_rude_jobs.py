@@ -8,16 +8,12 @@ import signal
 import psutil
 import pytest
 
-from django_belay.models import Job
 from tests.app import rude_jobs as rude
 from tests.app import worker_jobs as jobs
+from tests.integration.looking import get_row
 from tests.integration.workers import Site, StartWorker, eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def row(job_id: int) -> Job:
-    return Job.objects.get(pk=job_id)
 
 
 def has_ended(pid: int) -> bool:
@@ -34,10 +30,10 @@ def test_a_spoilt_connection_is_not_the_next_jobs(site: Site, start_worker: Star
     """Connection hygiene: the next job of the thread finds a connection in order."""
     worker = start_worker("--concurrency", "1")
     first = spoil.enqueue()
-    eventually(lambda: row(first.id).state in ("succeeded", "failed"), what=lambda: worker.log)
+    eventually(lambda: get_row(first.id).state in ("succeeded", "failed"), what=lambda: worker.log)
     after = rude.asks_the_database.enqueue(name="a")
-    eventually(lambda: row(after.id).state in ("succeeded", "failed"), what=lambda: worker.log)
-    assert row(after.id).errors == []
+    eventually(lambda: get_row(after.id).state in ("succeeded", "failed"), what=lambda: worker.log)
+    assert get_row(after.id).errors == []
     assert site.lines("a.threads") == ["belay-job-1"]
 
 
@@ -66,7 +62,7 @@ def test_closed_streams_keep_nothing_from_ending(site: Site, start_worker: Start
     worker.terminate()
     assert worker.wait() == 0
     assert has_ended(pid)
-    assert (row(held.id).state, row(held.id).attempt) == ("ready", 0)
+    assert (get_row(held.id).state, get_row(held.id).attempt) == ("ready", 0)
 
 
 def test_a_forked_process_ends_with_its_job(site: Site, start_worker: StartWorker) -> None:
@@ -74,10 +70,10 @@ def test_a_forked_process_ends_with_its_job(site: Site, start_worker: StartWorke
     worker = start_worker("--concurrency", "1")
     before = rude.asks_the_database.enqueue(name="b")
     forks = rude.forks_and_both_return.enqueue(name="f")
-    eventually(lambda: row(forks.id).state == "succeeded", what=lambda: worker.log)
+    eventually(lambda: get_row(forks.id).state == "succeeded", what=lambda: worker.log)
     [pid] = eventually(lambda: site.lines("f.fork"))
     eventually(lambda: has_ended(int(pid)), what=lambda: worker.log)
     after = rude.asks_the_database.enqueue(name="b")
-    eventually(lambda: row(after.id).state == "succeeded", what=lambda: worker.log)
-    assert row(before.id).state == "succeeded"
-    assert row(forks.id).attempt == 1
+    eventually(lambda: get_row(after.id).state == "succeeded", what=lambda: worker.log)
+    assert get_row(before.id).state == "succeeded"
+    assert get_row(forks.id).attempt == 1

@@ -12,8 +12,8 @@ import pytest
 from django.db import connection
 
 from django_belay import client
-from django_belay.models import Job
 from tests.app import waiting_jobs as jobs
+from tests.integration.looking import count, rows
 from tests.integration.workers import Site, Worker, eventually, worker_site
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -54,7 +54,7 @@ class Killer:
 
 
 def all_ended(ids: list[int]) -> bool:
-    return not Job.objects.filter(pk__in=ids).exclude(state__in=("succeeded", "failed", "cancelled")).exists()
+    return all(one.state in ("succeeded", "failed", "cancelled") for one in rows(ids=ids))
 
 
 def test_11_parents_have_exactly_their_children_though_workers_are_killed(
@@ -70,9 +70,9 @@ def test_11_parents_have_exactly_their_children_though_workers_are_killed(
         row = parent.refresh().job
         assert row.state == "succeeded", row.errors
         assert parent.result() == expected
-        assert Job.objects.filter(parent_id=parent.id).count() == 50
+        assert count(parent_id=parent.id) == 50
         spawned = {step.name: step.value for step in parent.steps() if step.name.startswith("$spawn:")}
-        ids = Job.objects.filter(parent_id=parent.id).order_by("pk").values_list("pk", flat=True)
+        ids = [child.id for child in rows(parent_id=parent.id)]
         assert sorted([*spawned["$spawn:first"], *spawned["$spawn:second"]]) == list(ids)
     assert len(site.lines("f.children")) >= 20 * 50
 
@@ -132,5 +132,5 @@ def test_8_6_a_tree_is_cancelled_while_workers_run_it(site_and_start: tuple[Site
     eventually(lambda: parent.refresh().state == "awaiting", timeout_s=10)
     parent.cancel("enough", tree=True)
     assert parent.refresh().state == "cancelled"
-    assert set(Job.objects.values_list("state", flat=True)) == {"cancelled"}
-    assert Job.objects.count() == 31
+    assert {one.state for one in rows()} == {"cancelled"}
+    assert count() == 31

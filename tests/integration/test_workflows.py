@@ -31,6 +31,7 @@ from django_belay.storage.base import Ack, Controlled
 from django_belay.storage.postgres import control
 from django_belay.workflows import Workflow, WorkflowHandle, call, call_kind
 from tests.app import jobs
+from tests.integration.looking import count, rows
 from tests.integration.worker import claim, end, park, storage
 
 pytestmark = pytest.mark.django_db
@@ -108,14 +109,14 @@ def test_a_cycle_is_named_and_nothing_is_written() -> None:
     flow.add("c", jobs.plain, 1, deps=["b"])
     with pytest.raises(InvalidWorkflow, match="a → c → b → a"):
         flow.enqueue()
-    assert not Job.objects.exists()
+    assert not rows()
 
 
 @pytest.mark.parametrize("flow", [Workflow, lambda: _with_unknown_dep()])
 def test_an_unfit_workflow_writes_nothing(flow: Callable[[], Workflow]) -> None:
     with pytest.raises(InvalidWorkflow):
         flow().enqueue()
-    assert not Job.objects.exists()
+    assert not rows()
 
 
 def _with_unknown_dep() -> Workflow:
@@ -259,7 +260,7 @@ def test_a_member_whose_key_is_held_refuses_the_workflow_and_spares_the_transact
         finally:
             job_enqueued.disconnect(told.append)
         jobs.plain.enqueue(2)
-    assert Job.objects.count() == 2
+    assert count() == 2
     assert not told
 
 
@@ -269,7 +270,7 @@ def test_two_members_with_one_key_are_refused() -> None:
     flow.add("b", jobs.once, order_id=1, deps=["a"])
     with pytest.raises(InvalidWorkflow, match="is a duplicate"):
         flow.enqueue()
-    assert not Job.objects.exists()
+    assert not rows()
 
 
 def test_receivers_hear_of_the_members() -> None:
