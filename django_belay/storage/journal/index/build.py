@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final
@@ -26,13 +27,16 @@ def fill(file: IndexFile, store: JournalStore, *, pace: Callable[[], None]) -> N
         pace: Called between chunks; raises to give up.
     """
     with store.journal.lock:
-        job_ids = store.memory.newest_first()
+        newest_first = store.memory.newest_first()
+        first = list(islice(newest_first, 1))
         keys = {table: list(store.memory.table(table)) for table in TABLES}
-    while True:
+    # Rows that come in ascending order fill their pages. Jobs that come meanwhile are above the first.
+    job_ids = array("Q", first)
+    job_ids.extend(newest_first)
+    for start in range(len(job_ids) - 1, -1, -CHUNK):
         with store.journal.lock:
-            jobs = {job_id: find_row(store, job_id) for job_id in islice(job_ids, CHUNK)}
-        if not jobs:
-            break
+            some = job_ids[max(start - CHUNK + 1, 0) : start + 1]
+            jobs = {job_id: find_row(store, job_id) for job_id in reversed(some)}
         file.write(Changes({job_id: row for job_id, row in jobs.items() if row is not None}, {}))
         pace()
     for table, its_keys in keys.items():
