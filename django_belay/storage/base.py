@@ -63,7 +63,10 @@ class JobFilter:
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class ChildEnd:
-    """How a spawned child stands, and what it left: ``result`` is an envelope (§8.4)."""
+    """How a spawned child stands, and what it left: ``result`` is an envelope (§8.4).
+
+    ``errors`` is empty where it succeeded: those of earlier attempts no longer matter.
+    """
 
     job_id: int
     kind: str
@@ -357,7 +360,7 @@ class Storage(Protocol):
         ...
 
     def child_ends(self, parent_id: int, ids: Sequence[int]) -> list[ChildEnd]:
-        """These children, in any order; one that is gone is missing."""
+        """These children, each once, in any order; one that is gone is missing."""
         ...
 
     def has_retry_ahead(self, queues: Sequence[str], *, now: datetime) -> bool:

@@ -110,3 +110,19 @@ def test_r1_the_last_children_end_at_the_same_time_and_the_parent_never_sleeps_o
             thread.join()
         assert stores[0].get_job(parent.id).state in ("ready", "succeeded")
         stores[0].request_cancel(parent.id, reason="tidy", now=clock.now())
+
+
+def test_8_4_the_ends_of_children_come_once_and_with_errors_only_of_those_that_did_not_succeed(
+    store: Storage, clock: SimClock
+) -> None:
+    parent, other = add(store, clock, 2, queue="parents")
+    failed, well = running(store, clock, 2, parent_id=parent, max_attempts=2)
+    [foreign] = running(store, clock, parent_id=other)
+    end(store, clock, failed, Failed(error={"error": "boom"}))
+    end(store, clock, well, Retried(ready_at=clock.now(), error={"error": "once"}))
+    end(store, clock, claim_one(store, clock, queue="running"), Succeeded(b"1"))
+
+    ends = store.child_ends(parent, [well.id, failed.id, well.id, foreign.id, 5])
+
+    assert {one.job_id: one.errors for one in ends} == {well.id: [], failed.id: [{"error": "boom"}]}
+    assert len(ends) == 2

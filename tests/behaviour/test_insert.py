@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 
-from django_belay.contract.job import NewJob
+from django_belay.contract.job import NewJob, UniqueMode
 from django_belay.contract.notification import PokePolicy
 from django_belay.exceptions import Conflict
 from django_belay.storage.base import Inserted, JobFilter, Storage
@@ -266,6 +267,20 @@ def wait_until_blocked(params: dict[str, str]) -> None:
             if row and row[0]:
                 return
     raise AssertionError("nobody waits for the other transaction")
+
+
+@pytest.mark.parametrize("mode", ["incomplete", "window", "always"])
+def test_5_2_of_one_calls_rows_with_a_key_the_first_has_it(
+    store: Storage, clock: SimClock, mode: UniqueMode
+) -> None:
+    first = NewJob(kind="first", unique_key="u@7", unique_mode=mode)
+    later = NewJob(kind="later", unique_key="u@7", unique_mode="always" if mode == "window" else mode)
+    slotted = replace(later, cron_name="c", cron_slot=clock.now())
+
+    answers = store.insert_jobs([first, later, slotted], now=clock.now())
+
+    assert [one.duplicate for one in answers] == [False, True, True]
+    assert store.get_job(answers[0].job_id).kind == "first"
 
 
 def test_rule_9_callers_with_keys_in_opposite_order_do_not_deadlock(

@@ -131,7 +131,8 @@ def _child_end(row: Row) -> ChildEnd:
         attempt=row["attempt"],
         max_attempts=row["max_attempts"],
         result=unpack(row["result"]),
-        errors=row["errors"],
+        # As on PostgreSQL: those of a success are of attempts that no longer matter.
+        errors=[] if row["state"] == "succeeded" else row["errors"],
     )
 
 

@@ -2,7 +2,8 @@
 -- belay_jobs_unique_window_idx, belay_jobs_cron_slot_idx
 -- Ids are drawn here, in input order, so an answer finds its input by id and not by the
 -- order of RETURNING, and a row whose key is held already burns no sequence value. The
--- rows go in sorted by key: two callers with a,b and b,a would deadlock otherwise.
+-- rows go in sorted by key: two callers with a,b and b,a would deadlock otherwise. Of rows that want one
+-- key the first one given has it.
 WITH given AS MATERIALIZED (
   SELECT g.*
     FROM ROWS FROM (
@@ -55,7 +56,9 @@ added AS (
          0, 0, '[]', false, %(now)s::timestamptz
     FROM drawn AS d
    WHERE d.id IS NOT NULL
-   ORDER BY d.unique_key COLLATE "C", d.unique_mode, d.cron_name COLLATE "C", d.cron_slot, d.n
+   ORDER BY d.unique_key COLLATE "C", d.unique_mode = 'incomplete',
+            CASE WHEN d.unique_key IS NULL THEN d.cron_name END COLLATE "C",
+            CASE WHEN d.unique_key IS NULL THEN d.cron_slot END, d.n
   ON CONFLICT DO NOTHING
   RETURNING id, queue, state, ready_at
 )
