@@ -18,6 +18,7 @@ from django.db import connections, router
 
 from django_belay import conf
 from django_belay._cron_job import build_job, settings_entries
+from django_belay._journal_checks import check_journal, check_window
 from django_belay._setting import Problem
 from django_belay.contract.cron import find_zone, parse_schedule
 from django_belay.databases import ENGINE, INDEX, ROUTER
@@ -35,6 +36,7 @@ def check_belay(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> lis
     if found.backend == conf.POSTGRES:
         messages += _database(found.postgres.database)
     if found.journal is not None:
+        messages += check_journal(found.journal)
         messages += _journal_index(found.journal)
     messages += _paths(found)
     for definition in registry:
@@ -44,6 +46,15 @@ def check_belay(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> lis
     if not problems:
         messages += _cron_jobs()
     return messages
+
+
+@checks.register("belay", deploy=True)
+def check_belay_deployment(
+    app_configs: Sequence[AppConfig] | None = None, **_: Any
+) -> list[checks.CheckMessage]:
+    """What to know before a deployment."""
+    found, _problems = conf.read(getattr(settings, "BELAY", {}))
+    return list(check_window(found.journal)) if found.journal is not None else []
 
 
 def _error(problem: Problem) -> checks.Error:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -38,6 +38,8 @@ BACKENDS = (POSTGRES, JOURNAL)
 _WORKER = WorkerOptions()
 
 NOTIFY_MODES = ("auto", "always", "off")
+PROFILES = ("belay", "strict")
+DURABILITIES = ("sync", "write")
 DAY_S = 86_400.0
 
 
@@ -58,8 +60,8 @@ class JournalOptions:
     """``STORAGE["OPTIONS"]`` of the journal."""
 
     directory: str = ""
-    profile: str = "belay"
-    durability: str = "sync"
+    profile: Literal["belay", "strict"] = "belay"
+    durability: Literal["sync", "write"] = "sync"
     validated_filesystem: bool = False
     segment_bytes: int | None = None
     auto_serve: bool = True
@@ -332,8 +334,8 @@ def _journal(storage: Section) -> JournalOptions:
     default = JournalOptions()
     return JournalOptions(
         directory=str(directory or ""),
-        profile=options.text("profile", default.profile),
-        durability=options.text("durability", default.durability),
+        profile=options.choice("profile", default.profile, PROFILES),
+        durability=options.choice("durability", default.durability, DURABILITIES),
         validated_filesystem=options.flag("validated_filesystem", default.validated_filesystem),
         segment_bytes=options.optional_integer("segment_bytes", least=16_777_352, most=2**30),
         auto_serve=options.flag("auto_serve", default.auto_serve),

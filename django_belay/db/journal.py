@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from django.core.signals import setting_changed
 
@@ -22,7 +22,6 @@ from django_belay.db import scratch
 from django_belay.db.client_storage import Insertion, Then
 from django_belay.db.transactions import CallersTransaction
 from django_belay.deferred import JoiningDeferred
-from django_belay.exceptions import ConfigurationError
 from django_belay.storage.base import Inserted, Storage
 
 
@@ -158,38 +157,58 @@ def storage_for_client() -> JournalClient:
 
 def storage_for_worker(*, pool_size: int, application_name: str) -> Storage:
     """A storage that talks to the store's owner, for the caller to close."""
-    raise _not_yet()
+    from django_belay.db import reaching
+
+    return reaching.remote_store(_options(), connections=pool_size)
 
 
 @contextmanager
 def storage_for_supervisor(*, pool_size: int, application_name: str) -> Iterator[Storage]:
     """The store itself while the supervisor lives, or its owner's where there is one."""
-    raise _not_yet()
-    yield
+    from django_belay.db import reaching
+
+    store: Any = reaching.SupervisedStore(_options())
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 @lru_cache(maxsize=1)
 def _client_storage() -> JournalClient:
-    options = conf.get().journal
-    assert options is not None
-    return JournalClient(_find_storage, CallersTransaction(options.transaction_alias))
+    return JournalClient(_find_storage, CallersTransaction(_options().transaction_alias))
 
 
 def _find_storage() -> JournalStorage:
-    if scratch.is_wanted():
-        return scratch.store()
-    raise _not_yet()
+    return scratch.store() if scratch.is_wanted() else _store_of_this_process()
 
 
-def _not_yet() -> ConfigurationError:
-    return ConfigurationError(
-        f'BELAY["STORAGE"]["BACKEND"]: {conf.JOURNAL!r} cannot be used yet; use {conf.POSTGRES!r}'
+@lru_cache(maxsize=1)
+def _store_of_this_process() -> JournalStorage:
+    """What all threads share; how the owner is reached is decided once."""
+    from django_belay.db import reaching, starting
+
+    options = _options()
+    is_startable = starting.why_not_started(options) is None
+    store: JournalStorage = (
+        reaching.remote_store(options) if is_startable else cast(Any, reaching.MomentaryOwner(options))
     )
+    return store
+
+
+def _options() -> conf.JournalOptions:
+    options = conf.get().journal
+    assert options is not None
+    return options
 
 
 def _forget(*, setting: str, **_: Any) -> None:
-    if setting in ("BELAY", "DATABASES"):
-        _client_storage.cache_clear()
+    if setting not in ("BELAY", "DATABASES"):
+        return
+    _client_storage.cache_clear()
+    if _store_of_this_process.cache_info().currsize:
+        _store_of_this_process().close()
+        _store_of_this_process.cache_clear()
 
 
 setting_changed.connect(_forget, dispatch_uid="django_belay.db.journal")

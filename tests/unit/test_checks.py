@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,51 @@ def test_what_the_models_need_of_a_journal_is_named(monkeypatch: pytest.MonkeyPa
     assert found_with("/srv/belay", ROUTER) == set()
 
 
+def journal_findings(tmp_path: Path, **options: Any) -> dict[str, CheckMessage]:
+    storage = {"BACKEND": JOURNAL["BACKEND"], "OPTIONS": {"directory": tmp_path / "belay", **options}}
+    return {code: message for code, message in found(STORAGE=storage).items() if code < "belay.W010"}
+
+
+@pytest.mark.usefixtures("empty_registry")
+@pytest.mark.parametrize(
+    ("options", "id", "said"),
+    [
+        ({"profile": "loose"}, "belay.E003", "'loose'"),
+        ({"durability": "perhaps"}, "belay.E003", "'perhaps'"),
+        ({"directory": "/dev/null/belay"}, "belay.E020", "/dev/null is no directory"),
+        ({"directory": "/dev/shm/belay"}, "belay.E021", "tmpfs"),
+        ({"transaction_alias": "nowhere"}, "belay.E022", "nowhere"),
+        ({"durability": "write"}, "belay.W006", "loses power"),
+    ],
+)
+def test_what_is_wrong_with_a_journal_is_found_without_opening_it(
+    tmp_path: Path, options: dict[str, Any], id: str, said: str
+) -> None:
+    findings = journal_findings(tmp_path, **options)
+    assert said in str(findings[id].msg)
+    assert findings[id].hint
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("empty_registry")
+def test_an_owner_that_cannot_be_started_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = {"validated_filesystem": True}
+    assert "belay.W007" not in journal_findings(tmp_path, **good)
+    monkeypatch.setitem(sys.modules, "uwsgi", sys)
+    assert "embedded in uwsgi" in str(journal_findings(tmp_path, **good)["belay.W007"].msg)
+    assert "belay.W007" not in journal_findings(tmp_path, auto_serve=False, **good)  # it is meant so
+    monkeypatch.delitem(sys.modules, "uwsgi")
+    monkeypatch.delenv("DJANGO_SETTINGS_MODULE")
+    assert "no module" in str(journal_findings(tmp_path, **good)["belay.W007"].msg)
+
+
+def test_a_deployment_is_told_of_the_window_after_the_commit() -> None:
+    with override_settings(BELAY={"STORAGE": JOURNAL}):
+        [message] = [one for one in run_checks(include_deployment_checks=True) if one.id == "belay.W008"]
+    assert "after the commit" in str(message.msg)
+    assert "belay.W008" not in found(STORAGE=JOURNAL)
+
+
 def test_the_helper_changes_no_other_database() -> None:
     databases: dict[str, dict[str, Any]] = {"default": {"ENGINE": "x"}, "belay": {"ENGINE": "mine"}}
     with pytest.raises(ValueError, match="another database 'belay'"):
@@ -171,7 +217,8 @@ def test_jobs_are_checked() -> None:
 def test_the_reference_has_every_id() -> None:
     root = Path(django_belay.__file__).parent
     source = "".join(
-        (root / name).read_text() for name in ("checks.py", "conf.py", "_setting.py", "tasks_backend.py")
+        (root / name).read_text()
+        for name in ("checks.py", "_journal_checks.py", "conf.py", "_setting.py", "tasks_backend.py")
     )
     written = set(re.findall(r'"(?:belay\.)?([EW]\d{3})"', source))
     page = (root.parent / "docs" / "reference" / "checks.md").read_text()

@@ -8,13 +8,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_belay import conf
-from django_belay.exceptions import JournalError
+from django_belay.exceptions import ConfigurationError, JournalError, Unavailable
 from django_belay.management.bar import Bar
 from django_belay.management.report import printable
 from django_belay.storage.journal.files.compaction import compact
@@ -53,7 +54,7 @@ _STDIN_CHUNK = 1 << 20
 
 class Command(BaseCommand):
     help = (
-        "Makes, inspects, verifies, decodes, compacts, copies and salvages Store-v2 journals. "
+        "Makes, inspects, verifies, decodes, compacts, copies, salvages and serves Store-v2 journals. "
         "Exit status: 0 done; 1 refused, with nothing changed in the source; 2 called wrongly. "
         '--format json prints one object, whose "refusal" is the name of the first rule that was broken.'
     )
@@ -75,6 +76,7 @@ class Command(BaseCommand):
         self._copy(actions, "backup", "copy a stopped store to a new directory")
         self._copy(actions, "restore", "copy a backup to a new directory once it matches its catalog")
         self._salvage(actions)
+        self._serve(actions)
 
     def handle(self, *args: Any, **options: Any) -> None:
         action = options["action"]
@@ -173,6 +175,19 @@ class Command(BaseCommand):
             "store": asdict(report.summary),
         }
 
+    def do_serve(self, options: dict[str, Any]) -> dict[str, Any]:
+        from django_belay.management.serving import serve  # forensics needs none of it
+
+        def say(text: str) -> None:
+            with suppress(OSError):  # the terminal may be gone; the owner goes on
+                self.stderr.write(text, str)
+
+        try:
+            owned = serve(options["path"], idle_exit_s=options["idle_exit"], say=say)
+        except (ConfigurationError, Unavailable) as error:
+            raise CommandError(str(error), returncode=USAGE) from error
+        return {"served": owned}
+
     # -- arguments --------------------------------------------------------------
 
     def _store(self, actions: Any, name: str, text: str, *extras: str) -> None:
@@ -227,6 +242,23 @@ class Command(BaseCommand):
         parser.add_argument("destination", help="the new store's root; it must not exist")
         _common(parser)
         _durability(parser)
+
+    def _serve(self, actions: Any) -> None:
+        text = "own the journal for web processes and other commands, without running jobs"
+        parser = actions.add_parser("serve", help=text, description=text)
+        parser.add_argument(
+            "path",
+            nargs="?",
+            metavar="DIRECTORY",
+            help="the journal's directory; default: that of the settings",
+        )
+        parser.add_argument(
+            "--idle-exit",
+            type=float,
+            metavar="S",
+            help="end when nobody has been connected for so many seconds",
+        )
+        _common(parser)
 
     def _path(self, options: dict[str, Any]) -> str:
         if options["path"] is not None:
