@@ -19,6 +19,7 @@ from typing import Any, Final
 from django_belay import conf
 from django_belay.db.starting import starter, why_not_started
 from django_belay.exceptions import JournalLocked, Unavailable
+from django_belay.storage.journal.index import start_index
 from django_belay.storage.journal.serving.dialing import Dialer
 from django_belay.storage.journal.serving.owner import Owner, OwnerOptions
 from django_belay.storage.journal.serving.place import Place
@@ -48,6 +49,7 @@ def owner_options(options: conf.JournalOptions, *, idle_exit_s: float | None = N
         retention=found.retention,
         lease_ttl=timedelta(seconds=found.lease_ttl),
         idle_exit_s=idle_exit_s,
+        index=start_index,
         **sized,
     )
 
