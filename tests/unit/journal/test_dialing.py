@@ -13,7 +13,7 @@ import pytest
 from django_belay.exceptions import Unavailable
 from django_belay.storage.journal.serving import dialing
 from django_belay.storage.journal.serving.dialing import Dialer
-from django_belay.storage.journal.serving.place import Place
+from django_belay.storage.journal.serving.place import Place, Word
 
 
 @pytest.fixture
@@ -79,12 +79,14 @@ def test_of_all_that_dial_one_starts(place: Place, serve: Callable[[], None]) ->
 def test_opening_owner_is_waited_for_and_named(place: Place) -> None:
     started: list[int] = []
     place.prepare()
-    place.tell("reading the store", percent=40)
+    word = Word(place)
+    word.tell("reading the store", percent=40)
     with pytest.raises(Unavailable, match=r"is reading the store \(40 % done\)"):
         Dialer(place, start=lambda: started.append(1))(0.1)
     with pytest.raises(Unavailable, match=r"40 % done"):
         Dialer(place, start=None)(0.1)
     assert started == []
+    word.end()
 
 
 def test_owner_that_does_not_come_up_is_started_again_later(

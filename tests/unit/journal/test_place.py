@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -14,8 +16,9 @@ from django_belay.exceptions import ConfigurationError, JournalError
 from django_belay.storage.journal.files.inspection import inspect
 from django_belay.storage.journal.format.manifest import Retention
 from django_belay.storage.journal.serving import place as place_module
-from django_belay.storage.journal.serving.place import Place
+from django_belay.storage.journal.serving.place import Place, Word
 
+ROOT = Path(__file__).resolve().parents[3]
 DAY = Retention(unit="hours", amount=24)
 
 
@@ -143,22 +146,39 @@ def test_one_starts_an_owner_at_a_time(place: Place) -> None:
         assert third
 
 
-def test_word_of_a_dead_or_silent_owner_counts_for_nothing(place: Place) -> None:
+def test_word_counts_until_it_is_ended(place: Place) -> None:
     place.prepare()
     assert place.told() is None
-    place.tell("reading the store", percent=40)
+    word = Word(place)
+    word.tell("reading the store", percent=40)
     told = place.told()
-    assert told is not None
-    assert (told["doing"], told["percent"], told["pid"]) == ("reading the store", 40, os.getpid())
-    path = place.run / "owner.json"
-    os.utime(path, (1, 1))
+    assert told == {"doing": "reading the store", "percent": 40, "pid": os.getpid()}
+    word.tell("building its indexes")
+    assert place.told() == {"doing": "building its indexes", "pid": os.getpid()}
+    (place.run / "owner.json").write_text("{")
     assert place.told() is None
-    path.write_text('{"pid": 4194999, "doing": "reading"}')  # above any process id
+    word.end()
+    word.end()
     assert place.told() is None
-    path.write_text("{")
-    assert place.told() is None
-    place.tell_nothing()
-    assert not path.exists()
+
+
+def test_word_of_a_killed_process_counts_for_nothing(place: Place) -> None:
+    place.prepare()
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from django_belay.storage.journal.serving.place import Place, Word\n"
+        "word = Word(Place(Path(sys.argv[1]))); word.tell('reading the store'); print(flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(place.directory)], stdout=subprocess.PIPE, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert place.told() is not None
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet buried by its parent
+        assert place.told() is None
+        assert (place.run / "owner.json").exists()
 
 
 def test_grown_log_is_kept_once_and_begun_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

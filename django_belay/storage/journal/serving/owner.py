@@ -23,7 +23,8 @@ from django_belay.storage.journal.format.manifest import INFINITY, Retention
 from django_belay.storage.journal.store.instants import floor_ms
 from django_belay.storage.journal.store.store import JournalStore
 
-from .place import Place
+from .place import Place, Word
+from .server import Server
 from .upkeep import Policy, Upkeep, recheck
 
 logger = logging.getLogger("django_belay.journal")
@@ -77,24 +78,6 @@ def longest(retention: Mapping[State, timedelta | None]) -> Retention:
     return Retention(unit="hours", amount=max(1, -(-most // _HOUR)))
 
 
-class Serving(Protocol):
-    """The server, as its owner knows it."""
-
-    @property
-    def clients(self) -> int:
-        """Connections now."""
-
-    @property
-    def idle_for_s(self) -> float:
-        """Seconds since the last client went; 0.0 while one is connected."""
-
-    def serve(self) -> None:
-        """Serve until stopped."""
-
-    def stop(self, grace_s: float = 1.0) -> None:
-        """Answer what is in hand, say goodbye, close the clients."""
-
-
 class Owner:
     """The one process that owns a journal's directory. Made by :meth:`open`.
 
@@ -105,16 +88,17 @@ class Owner:
         ended: Set once it does not serve any more, whatever the reason.
     """
 
-    def __init__(self, place: Place, options: OwnerOptions, storage: JournalStore) -> None:
+    def __init__(self, place: Place, options: OwnerOptions, storage: JournalStore, word: Word) -> None:
         self.place = place
         self.options = options
         self.storage = storage
         self.epoch = os.urandom(8).hex()
         self.failure: BaseException | None = None
         self.ended = threading.Event()
+        self._word = word
         self._journal = storage.journal
         self._closing = threading.Lock()
-        self._server: Serving | None = None
+        self._server: Server | None = None
         self._thread: threading.Thread | None = None
         self._upkeep: Upkeep | None = None
         self._index: Closable | None = None
@@ -159,13 +143,13 @@ class Owner:
                 journal.close()
                 raise
         except BaseException:
-            teller.be_silent()
+            teller.word.end()
             raise
         logger.info(
             "Process %s owns the journal %s: %s records, %.1f s", os.getpid(), place.directory,
             f"{journal.recovered.records:,}", teller.took_s,
         )  # fmt: skip
-        return cls(place, options, storage)
+        return cls(place, options, storage, teller.word)
 
     @property
     def clients(self) -> int:
@@ -178,7 +162,7 @@ class Owner:
             self._index = self.options.index(self.storage, self.place.index)
         self._journal.recheck()
         listener = self._listen()
-        from .server import Server  # type: ignore[import-not-found]
+        from .server import Server
 
         self._server = Server(self.storage, listener, epoch=self.epoch)
         self._follows = self._journal.follow(self._on_batch)
@@ -192,7 +176,7 @@ class Owner:
             failed=self._fail,
         )
         self._upkeep.start()
-        self.place.tell_nothing()
+        self._word.end()
 
     def join_until_idle(self, stop: threading.Event) -> None:
         """Return when ``stop`` is set, or nobody has been connected for ``idle_exit_s``.
@@ -289,7 +273,7 @@ class Owner:
             if self._follows is not None:
                 self._follows()
             self.place.remove_socket()
-            self.place.tell_nothing()
+            self._word.end()
             if self._index is not None:
                 self._index.close()
         finally:
@@ -326,9 +310,9 @@ class _Teller:
         self._place = place
         self._progress = progress
         self._began = time.monotonic()
-        self._told_at = self._began
+        self.word = Word(place)
+        self._told_at = float("-inf")
         self._logged_at = self._began
-        self._has_told = False
 
     @property
     def took_s(self) -> float:
@@ -340,7 +324,7 @@ class _Teller:
             self._progress(records, done, total)
         percent = done * 100 // total if total else 100
         now = time.monotonic()
-        if not self._has_told or now - self._told_at >= _TELL_EVERY_S:
+        if now - self._told_at >= _TELL_EVERY_S:
             self._tell("reading the store", percent=percent, records=records)
         if now - self._logged_at >= _LOG_EVERY_S:
             self._logged_at = now
@@ -352,14 +336,9 @@ class _Teller:
         """The lock is held and the opening goes on."""
         self._tell(doing)
 
-    def be_silent(self) -> None:
-        """The opening was given up."""
-        if self._has_told:
-            self._place.tell_nothing()
-
     def _tell(self, doing: str, **facts: int) -> None:
-        self._told_at, self._has_told = time.monotonic(), True
+        self._told_at = time.monotonic()
         try:
-            self._place.tell(doing, **facts)
+            self.word.tell(doing, **facts)
         except OSError as error:  # a full disk keeps nobody from opening the store
             logger.debug("Could not leave word in %s: %s", self._place.run, error)

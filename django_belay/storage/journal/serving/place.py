@@ -5,7 +5,7 @@
 ``run/owner.sock``     the owner's socket
 ``run/owner.json``     what an owner that does not serve yet is at
 ``run/owner.log``      the output of owners that were started on demand, and of the one before
-``run/*.lock``         who makes the store, and who starts an owner: one process at a time
+``run/*.lock``         held by who makes the store, starts an owner, or has left word: one at a time
 ``index.sqlite3``      the disposable inspection index
 ====================== =====================================================================
 """
@@ -21,7 +21,6 @@ import socket as sockets
 import stat
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -37,13 +36,13 @@ from django_belay.storage.journal.format.manifest import Retention
 
 #: A log that has grown beyond this is kept once as ``owner.log.1`` and begun anew.
 LOG_BYTES: Final = 4 * 2**20
-#: What an owner said about itself counts for so long: it says it again every second or so.
-STATUS_TTL_S: Final = 120.0
 # sun_path with its final zero: 108 bytes on Linux, 104 elsewhere.
 _LONGEST_ADDRESS: Final = 107 if sys.platform.startswith("linux") else 103
 _BACKLOG: Final = 512
 _DESCRIPTORS: Final = "/proc/self/fd"
 _MAKING: Final = ".new"
+_WORD: Final = "owner.json"
+_SPEAKING: Final = "owner.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,29 +261,26 @@ class Place:
 
     # -- what an owner is at ------------------------------------------------
 
-    def tell(self, doing: str, **facts: Any) -> None:
-        """Leave word for clients that wait while this process does not serve yet."""
-        told = {"pid": os.getpid(), "doing": doing, **facts}
-        making = self.run / f"owner.{os.getpid()}.json"
-        making.write_text(json.dumps(told))
-        making.replace(self.run / "owner.json")
-
-    def tell_nothing(self) -> None:
-        """Take back what :meth:`tell` told."""
-        (self.run / "owner.json").unlink(missing_ok=True)
-
     def told(self) -> dict[str, Any] | None:
-        """What an owner on its way has told; ``None`` when it is dead or told nothing lately."""
-        path = self.run / "owner.json"
+        """What an owner that does not serve yet is at (see :class:`Word`); ``None`` when there is none."""
         try:
-            is_stale = time.time() - path.stat().st_mtime > STATUS_TTL_S
-            told = json.loads(path.read_bytes())
-            pid = told["pid"]
+            lock = os.open(self.run / _SPEAKING, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None  # whoever held it is dead, or serves
+        except BlockingIOError:
+            return self._read_word()
+        finally:
+            os.close(lock)
+
+    def _read_word(self) -> dict[str, Any] | None:
+        try:
+            told = json.loads((self.run / _WORD).read_bytes())
+            return {"pid": told["pid"], "doing": told["doing"], **told}
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        if is_stale or not isinstance(pid, int) or not _is_alive(pid):
-            return None
-        return dict(told)
 
     # -- log ----------------------------------------------------------------
 
@@ -308,6 +304,34 @@ class Place:
         except OSError:
             return ""
         return " / ".join([line.strip() for line in text.splitlines() if line.strip()][-lines:])
+
+
+class Word:
+    """What an owner leaves for clients that wait while it does not serve yet.
+
+    It counts for as long as the owner lives and has not ended it, however it dies.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._run = place.run
+        self._lock: _Lock | None = None
+
+    def tell(self, doing: str, **facts: Any) -> None:
+        """Say what this process is at, in place of what it said before. Raises OSError."""
+        told = {"pid": os.getpid(), "doing": doing, **facts}
+        making = self._run / f"owner.{os.getpid()}.json"
+        making.write_text(json.dumps(told))
+        making.replace(self._run / _WORD)
+        if self._lock is None:
+            self._lock = _Lock(self._run / _SPEAKING)
+            fcntl.flock(self._lock.fd, fcntl.LOCK_EX)
+
+    def end(self) -> None:
+        """There is nothing to say any more. Safe to call twice."""
+        if self._lock is not None:
+            (self._run / _WORD).unlink(missing_ok=True)
+            self._lock.close()
+            self._lock = None
 
 
 class _Lock:
@@ -356,13 +380,3 @@ def _short_link(directory: Path) -> Path:
     with contextlib.suppress(FileExistsError):
         link.symlink_to(directory)
     return link
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
