@@ -30,7 +30,7 @@ from django_belay.storage.journal.files.salvage import salvage
 from django_belay.storage.journal.format.describe import KINDS, describe, is_kind
 from django_belay.storage.journal.format.limits import MAX_SEALED_BYTES
 from django_belay.storage.journal.format.manifest import INFINITY, MAX_HOURS, Retention
-from django_belay.storage.journal.format.refusal import explained
+from django_belay.storage.journal.format.refusal import advised, explained
 
 REFUSED = 1
 USAGE = 2
@@ -47,6 +47,10 @@ _MISPLACED = frozenset(
         "missing_metadata",
         "store_v1_unsupported",
     }
+)
+# There is no directory to preserve where a few bytes were given.
+_NO_STORE = (
+    "the first rule that these bytes break; the reference page of the format lists them in their order"
 )
 _DENIED = frozenset({"eacces", "eperm"})
 _STDIN_CHUNK = 1 << 20
@@ -127,7 +131,10 @@ class Command(BaseCommand):
             raise CommandError(
                 f"HEX is not hexadecimal: {error}\nraw bytes go through `xxd -p`", returncode=USAGE
             ) from error
-        return {"kind": kind, "value": describe(kind, data)}
+        try:
+            return {"kind": kind, "value": describe(kind, data)}
+        except JournalError as error:
+            raise advised(error, _NO_STORE) from None
 
     def do_compact(self, options: dict[str, Any]) -> dict[str, Any]:
         owning = JournalOptions(
@@ -297,7 +304,12 @@ class Command(BaseCommand):
                 self._print_fields(value, margin + "  ")
                 continue
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            self.stdout.write(f"{head} {printable(text)}")
+            self.stdout.write(f"{head} {self._as_printed(text)}")
+
+    def _as_printed(self, text: str) -> str:
+        """One line that this terminal, or file, can take."""
+        encoding = getattr(self.stdout, "encoding", None) or "utf-8"
+        return printable(text).encode(encoding, "backslashreplace").decode(encoding)
 
     def _refuse(self, error: JournalError, options: dict[str, Any]) -> None:
         error = _explained(error, options)

@@ -194,6 +194,22 @@ def test_standard_input_without_an_end_is_read_no_further_than_a_segment_goes(
     assert endless.given < 20 << 20
 
 
+def test_text_comes_out_wherever_it_goes() -> None:
+    """A terminal that knows ASCII alone is no reason for a traceback, nor may bytes steer one."""
+    hex_bytes = encode_value({"t": "caf\u00e9 \u009b31m \u202e \x1b[2J"}).hex()
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="ascii")
+    call_command("belay_journal", "decode", "value", hex_bytes, stdout=out)
+    out.flush()
+    assert b'{"t": "caf\\xe9 \\x9b31m \\u202e \\u001b[2J"}' in raw.getvalue()
+
+
+def test_decode_gives_no_advice_on_a_directory() -> None:
+    _, report = run_json("decode", "value", "0a")
+    assert report["message"].startswith("unknown_tag")
+    assert "directory" not in report["message"]
+
+
 def test_hexadecimal_may_be_cut_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_belay.management.commands.belay_journal._STDIN_CHUNK", 3)
     monkeypatch.setattr("sys.stdin", io.StringIO("0 9\n00 000 000\n"))

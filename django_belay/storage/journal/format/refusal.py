@@ -122,6 +122,19 @@ def explained(error: JournalError, found: str, advice: str | None = None) -> Jou
     )
 
 
+def advised(error: JournalError, advice: str) -> JournalError:
+    """The same refusal with other advice, for where its own would send an operator the wrong way."""
+    return _build(
+        error.kind,
+        error.refusal,
+        error.details,
+        path=error.path,
+        offset=error.offset,
+        last_good_sequence=error.last_good_sequence,
+        advice=advice,
+    )
+
+
 def _build(
     kind: str,
     reason: str,
@@ -130,6 +143,7 @@ def _build(
     path: str | None,
     offset: int | None,
     last_good_sequence: int | None,
+    advice: str | None = None,
 ) -> JournalError:
     message = reason if not details else f"{reason} ({', '.join(str(item) for item in details)})"
     if path is not None:
@@ -138,7 +152,7 @@ def _build(
         message += f" at byte {offset}"
     if last_good_sequence is not None:
         message += f", last good sequence {last_good_sequence}"
-    advice = _ADVICE_OF.get(reason) or _ADVICE.get(kind)
+    advice = advice or _ADVICE_OF.get(reason) or _ADVICE.get(kind)
     if advice:
         message += f": {advice}"
     return _class_of(kind)(
