@@ -40,11 +40,11 @@ def fill(file: IndexFile, store: JournalStore, *, pace: Callable[[], None]) -> N
         file.write(Changes({job_id: row for job_id, row in jobs.items() if row is not None}, {}))
         pace()
     for table, its_keys in keys.items():
-        for some in _chunks(its_keys):
+        for chunk in _chunks(its_keys):
             with store.journal.lock:
                 found = store.memory.table(table)
                 rows: dict[str, Any] = {
-                    key: found[key] for key in some if _is_shown(store, table, found.get(key))
+                    key: found[key] for key in chunk if _is_shown(store, table, found.get(key))
                 }
             file.write(Changes({}, {table: rows}))
             pace()
