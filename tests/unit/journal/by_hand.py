@@ -202,6 +202,20 @@ def read_store(root: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def pairs_of(root: Path) -> set[tuple[int, int]]:
+    """Kind and schema of every record of a store that reads well."""
+    read_store(root)
+    store = (root / "STORE-V2").read_bytes()[8:24]
+    epoch = (root / "CURRENT").read_bytes()[24:40]
+    files = sorted((root / "epochs" / f"e-{epoch.hex()}" / "segments").glob("*.tay"))
+    records = [
+        record
+        for n, file in enumerate(files, start=1)
+        for record in read_segment(file.read_bytes(), n, store)[1]
+    ]
+    return {(kind, schema) for kind, schema, _, _ in records}
+
+
 def body_of(data: bytes) -> Any:
     """The JSON in an extension record: UTF-8, keys sorted, no spaces."""
     content = json.loads(bytes(data).decode())

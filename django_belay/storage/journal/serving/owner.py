@@ -138,7 +138,9 @@ class Owner:
             journal = _open_within(place, options, wait_s, teller)
             try:
                 teller.say("building its indexes")
-                storage = JournalStore(journal, now=now, lease_ttl=options.lease_ttl)
+                storage = JournalStore(
+                    journal, now=now, lease_ttl=options.lease_ttl, profile=options.profile
+                )
             except BaseException:
                 journal.close()
                 raise

@@ -73,10 +73,10 @@ def cancel(unit: Unit, job_ids: Sequence[int], *, reason: str) -> list[Controlle
         row = unit.find(job_id)
         if row is None:
             answers[job_id] = _missing(job_id)
-        elif row["state"] == "running":
+        elif row["state"] == "running" and unit.memory.profile != "strict":
             unit.edit(row)["cancel_requested"] = True
             answers[job_id] = Controlled(job_id=job_id, state="running", requested=True)
-        elif row["state"] not in sources("cancel"):
+        elif row["state"] not in sources("cancel") and row["state"] != "running":
             answers[job_id] = _refused(row)
         else:
             outcome = Cancelled(reason=reason)

@@ -5,6 +5,7 @@ One place decides whether a row, or a change of one, is core, and which records 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -47,6 +48,7 @@ _PLAIN: Final[dict[str, Any]] = {
     "budget_usd_micros": None, "budget_tokens": None, "spent_usd_micros": 0, "spent_tokens": 0,
     "cancel_requested": False,
 }  # fmt: skip
+_WAITING: Final = frozenset({"scheduled", "available", "retryable"})
 _STARTING: Final = frozenset({"state", "attempt", "lease_until", "leased_by", "started_at", "order"})
 _ENDING: Final = frozenset({"state", "result", "finished_at", "lease_until", "leased_by"})
 _CANCELLING: Final = frozenset({"state", "errors", "finished_at", "order"})
@@ -65,7 +67,8 @@ def row_of(number: int, job: CoreJob, result: Value | ResultRecorded | None = No
         "input": definition.args,
         "meta": {},
         "priority": 0,
-        "attempt": job.attempt,
+        # The contract keeps the number of an attempt that was interrupted and is to run again.
+        "attempt": job.attempt if job.state not in _WAITING else (job.next_attempt or 1) - 1,
         "max_attempts": definition.max_attempts,
         "partition_key": None,
         "ready_at": asked_at if job.eligible_at is None else job.eligible_at,
@@ -125,6 +128,12 @@ def definition_of(row: Row) -> JobDefinition | None:
         )
     except (JournalError, UnicodeEncodeError):
         return None
+
+
+def beyond(row: Row, names: Mapping[str, str]) -> str | None:
+    """The name of the first thing in a row that the contract's records have no place for."""
+    odd = (name for name, plain in _PLAIN.items() if row[name] != plain and name in names)  # type: ignore[literal-required]
+    return next((names[name] for name in odd), None)
 
 
 def inserted(key: bytes, row: Row, definition: JobDefinition, order: int | None) -> Inserted:

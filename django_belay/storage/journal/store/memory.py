@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from django_belay.contract.state import State
 from django_belay.exceptions import JournalError
@@ -21,7 +21,7 @@ from django_belay.storage.journal.format.snapshot import Job as CoreJob
 from django_belay.storage.journal.state import finished
 from django_belay.storage.journal.state.rows import ExtendedJob, FinishedRow
 
-from . import core
+from . import core, strict
 from .ids import IdBook
 from .row import COLUMNS, Row
 from .unit import Unit
@@ -35,6 +35,8 @@ Observer: TypeAlias = Callable[
 ]
 
 # A record's body may take 8 MiB; an operation that needs more is framed.
+Profile: TypeAlias = Literal["belay", "strict"]
+
 BODY_BYTES: Final = 4 * 2**20
 _ENDED_STATES: Final[dict[str, State]] = {
     "completed": "succeeded",
@@ -50,10 +52,12 @@ class Memory:
         journal: Owned and active.
         lease_ms: How long the lease of a job that ran when the owner before died is waited for.
         now_ms: When this owner began.
+        profile: ``strict`` writes the contract's own records alone.
     """
 
-    def __init__(self, journal: Journal, *, lease_ms: int, now_ms: int) -> None:
+    def __init__(self, journal: Journal, *, lease_ms: int, now_ms: int, profile: Profile = "belay") -> None:
         self.journal = journal
+        self.profile = profile
         self.state = journal.state
         self.view = View()
         self.ids = IdBook()
@@ -171,6 +175,8 @@ class Memory:
         for job_id, after in unit.rows.items():
             before = records.befores[job_id]
             stored = self.state.extended.get(self.key_of(job_id))
+            if self.profile == "strict":
+                after = unit.rows[job_id] = strict.row_after(self.state, self.key_of(job_id), after)
             if isinstance(stored, ExtendedJob):
                 after = stored.row  # type: ignore[assignment]  # one copy in memory, not two
             self.view.replace(before, after)
@@ -234,6 +240,8 @@ class _Records:
         Core records take their orders first: they are checked one by one as they are applied.
         """
         unit = self._unit
+        if self._memory.profile == "strict":
+            strict.refuse_tables(unit.tables)
         extended: list[Row] = []
         for job_id, row in unit.rows.items():
             if not (self._insert(unit.keys[job_id], row) if job_id in unit.keys else self._change(row)):
@@ -248,6 +256,8 @@ class _Records:
         """Write a new job as a core one; whether it is one."""
         self.befores[row["id"]] = None
         definition = core.definition_of(row)
+        if definition is None and self._memory.profile == "strict":
+            strict.refuse_insertion(row)
         if definition is None:
             return False
         order = self._orders.take() if _is_due(row, self._unit.at) else None
@@ -263,9 +273,13 @@ class _Records:
         self.befores[row["id"]] = before
         key = memory.key_of(row["id"])
         job = memory.state.find_job(key)
+        if job is None and memory.profile == "strict":
+            strict.refuse("a change of an extended job, which another profile wrote")
         if job is None:
             return False
         events = core.events_of(job, before, row, at=self._unit.at, orders=self._orders)
+        if events is None and memory.profile == "strict":
+            events = strict.events_of(job, before, row, at=self._unit.at, orders=self._orders)
         if events is None:
             body = encode_body({**before, "revision": job.revision})
             self._records.append(RowRecord(job_id=key, row=body))

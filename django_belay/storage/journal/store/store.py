@@ -62,7 +62,7 @@ from . import (
 from .hub import Hub, HubListener
 from .inserting import Inserter
 from .instants import floor_ms
-from .memory import Memory, Observer
+from .memory import Memory, Observer, Profile
 from .row import job_of
 from .unit import Unit
 
@@ -80,6 +80,7 @@ class JournalStore:
     Args:
         journal: Owned and active; closed with the store.
         now: When this owner began: what ran then keeps running for ``lease_ttl``.
+        profile: ``strict`` writes nothing but the contract's own records, and refuses what they cannot say.
     """
 
     def __init__(
@@ -88,12 +89,16 @@ class JournalStore:
         *,
         now: datetime,
         lease_ttl: timedelta = timedelta(seconds=30),
+        profile: Profile = "belay",
     ) -> None:
         self.journal = journal
         self.hub = Hub()
         with journal.lock:
             self.memory = Memory(
-                journal, lease_ms=lease_ttl // timedelta(milliseconds=1), now_ms=floor_ms(now)
+                journal,
+                lease_ms=lease_ttl // timedelta(milliseconds=1),
+                now_ms=floor_ms(now),
+                profile=profile,
             )
         self._nodes: dict[str, NodeRow] = {}
         #: How many seconds the inspection index is behind; ``None`` where nobody writes one.
