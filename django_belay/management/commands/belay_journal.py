@@ -313,10 +313,11 @@ class Command(BaseCommand):
 
     def _refuse(self, error: JournalError, options: dict[str, Any]) -> None:
         error = _explained(error, options)
+        message = str(error) + _left_behind(error, options)
         if options["format"] == "json":
-            self.stdout.write(json.dumps(refusal_as_json(error)))
+            self.stdout.write(json.dumps({**refusal_as_json(error), "message": message}))
             sys.exit(REFUSED)
-        text = printable(f"{options['action']} refused: {error}")
+        text = printable(f"{options['action']} refused: {message}")
         raise CommandError(text, returncode=REFUSED) from error
 
     def _end_bar(self) -> None:
@@ -383,6 +384,24 @@ def _explained(error: JournalError, options: dict[str, Any]) -> JournalError:
     else:
         return error
     return error if found is None else explained(error, found.what, found.advice)
+
+
+def _left_behind(error: JournalError, options: dict[str, Any]) -> str:
+    """What a copy or a salvage that was broken off has made; it has no authority, and is never taken up."""
+    destination = options.get("destination")
+    if not destination or error.kind == "argument":
+        return ""
+    parent, name = os.path.split(os.path.abspath(destination))
+    made = [name] if os.path.lexists(destination) else []
+    with suppress(OSError):
+        made += sorted(entry for entry in os.listdir(parent) if entry.startswith(f".{name}.tay-copy-"))
+    if not made:
+        return ""
+    catalog = options.get("catalog")
+    made = [os.path.join(parent, entry) for entry in made]
+    made += [os.path.abspath(catalog)] if catalog and os.path.lexists(catalog) else []
+    paths = " and ".join(made)
+    return f". What was made so far stays: remove {paths} before you try again"
 
 
 def _standard_input() -> Iterator[str]:

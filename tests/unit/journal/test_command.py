@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from django_belay.storage.journal.files import fail
 from django_belay.storage.journal.format.value import encode_value
 
 from .fixtures import by_name, load
@@ -141,6 +142,57 @@ def test_a_failing_system_call_is_reported_like_any_refusal(
     monkeypatch.setattr("django_belay.management.commands.belay_journal.inspect", fail)
     code, report = run_json("verify", base)
     assert (code, report["refusal"], report["kind"]) == (1, "eacces", "io")
+
+
+class Full:
+    """A disk that is full from one failpoint on."""
+
+    def __init__(self, point: str) -> None:
+        self.point = point
+
+    def before(self, name: str) -> None:
+        if name == self.point:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def after(self, step: fail.Step) -> None:
+        return
+
+
+@pytest.mark.parametrize(
+    ("words", "point", "path", "left"),
+    [
+        (("salvage", "{b}/store", "{b}/new"), "salvage.tail.create", "{b}/new", ["{b}/new"]),
+        (("backup", "{b}/store", "{b}/new", "{b}/c.json"), "copy.rename", "{b}/new", ["{b}/.new.tay-copy-"]),
+        (
+            ("backup", "{b}/store", "{b}/new", "{b}/c.json"),
+            "copy.catalog.write",
+            "{b}/c.json",
+            ["{b}/new", "{b}/c.json"],
+        ),
+    ],
+    ids=["salvage", "backup", "catalog"],
+)
+def test_a_full_disk_names_what_is_full_and_what_was_left(
+    base: str, words: tuple[str, ...], point: str, path: str, left: list[str]
+) -> None:
+    init(base)
+    with fail.arm(Full(point)):
+        code, report = run_json(*(word.format(b=base) for word in words), "--durability", "write")
+    assert (code, report["refusal"], report["path"]) == (1, "enospc", path.format(b=base))
+    assert "free space on that file system" in report["message"]
+    for made in left:
+        assert made.format(b=base) in report["message"].split("remove ")[1]
+    assert run_json("verify", f"{base}/store")[0] == 0
+
+
+def test_a_refusal_that_made_nothing_asks_nobody_to_remove_anything(base: str) -> None:
+    init(base)
+    for words in (
+        ("salvage", f"{base}/none", f"{base}/new"),
+        ("salvage", f"{base}/store", f"{base}/store"),
+        ("backup", f"{base}/store", f"{base}/store", f"{base}/c"),
+    ):
+        assert "remove" not in run_json(*words, "--durability", "write")[1]["message"]
 
 
 @pytest.mark.parametrize(

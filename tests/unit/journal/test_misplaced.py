@@ -85,6 +85,7 @@ def make(base: str, what: str) -> str:
         "v1 with lock": ("STORE", "segments/00000000000000000001.tay", ".tay-owner.lock"),
         "v1 without lock": ("STORE", "segments/00000000000000000001.tay"),
         "lock alone": (".tay-owner.lock",),
+        "lock and stage": (".tay-owner.lock", f".tay-v2-marker-{'0' * 32}.tmp"),
         "lock among others": (".tay-owner.lock", "README.md"),
     }[what]
     path.mkdir()
@@ -107,7 +108,8 @@ PLACES = [
     ("segment", "enotdir", "a file of 44 bytes of the store {base}/asked/store", "name {base}/asked/store"),
     ("v1 with lock", "store_v1_unsupported", "a Store-v1 root", "migrate it with Tay 1.4.x first"),
     ("v1 without lock", MISSING, "a Store-v1 root", "migrate it with Tay 1.4.x first"),
-    ("lock alone", "initialization_required", "a lock and nothing else", "--use-empty"),
+    ("lock alone", "initialization_required", "left by an init that was broken off", "--use-empty"),
+    ("lock and stage", "initialization_required", "left by an init that was broken off", "--use-empty"),
     ("lock among others", "initialization_required", "(.tay-owner.lock, README.md)", "name a store's root"),
 ]  # fmt: skip
 
@@ -142,7 +144,7 @@ def test_what_lies_where_a_store_was_asked_for_is_said(
         ("git", "already_initialized", "a git checkout"),
         ("above", "already_initialized", "the directory above a store"),
         ("v1 with lock", "already_initialized", "a Store-v1 root"),
-        ("lock alone", "already_initialized", "a lock and nothing else"),
+        ("lock alone", "already_initialized", "left by an init that was broken off"),
     ],
 )
 def test_init_says_what_is_in_its_way(base: str, what: str, name: str, found: str) -> None:

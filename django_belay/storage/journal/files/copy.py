@@ -108,11 +108,18 @@ def _copy(
             if _inventory(ownership.root, options) != files:
                 raise located(refuse("changed_view", "source_changed"), path=source)
             data = encode_catalog(files, synced=synced, filesystem=filesystem_of(parent))
-            with _holding(os.path.dirname(catalog)) as folder:
-                write_catalog(folder, os.path.basename(catalog), data)
+            _write_catalog(catalog, data)
         except OSError as error:
             raise disk.io_error(error, destination) from error
     return CopyReport(files=len(files), bytes=total, destination=destination, catalog=catalog)
+
+
+def _write_catalog(path: str, data: bytes) -> None:
+    try:
+        with _holding(os.path.dirname(path)) as folder:
+            write_catalog(folder, os.path.basename(path), data)
+    except OSError as error:
+        raise disk.io_error(error, path) from error
 
 
 def _check_paths(source: str, destination: str, catalog: str, verify: str | None) -> None:

@@ -16,6 +16,7 @@ _ROOT: Final = (
     f"name a store's root: it holds {layout.MARKER}, {layout.CURRENT}, {layout.EPOCHS} and {layout.LOCK}"
 )
 _OURS: Final = frozenset({layout.MARKER, layout.CURRENT, layout.EPOCHS})
+_STAGES: Final = (".tay-v2-marker-", ".tay-current-")
 _KNOWN: Final = {
     ".git": "a git checkout",
     "PG_VERSION": "a PostgreSQL data directory",
@@ -98,14 +99,10 @@ def _directory(path: str) -> Found | None:
             names = sorted(entry.name for entry in islice(entries, _MOST_LISTED))
     except OSError:
         return look_at_denied(path)
-    if names in ([], [layout.LOCK]):
-        left = (
-            "an empty directory"
-            if not names
-            else "a lock and nothing else, left by an init that was broken off"
-        )
+    if all(name == layout.LOCK or name.startswith(_STAGES) for name in names):
+        left = "left by an init that was broken off, without work"
         return Found(
-            what=left,
+            what=left if names else "an empty directory",
             advice=f"make a store there with `belay_journal init {_shown(path)} --use-empty`, or {_ROOT}",
         )
     if _OURS & set(names):
