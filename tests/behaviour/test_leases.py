@@ -33,6 +33,15 @@ def test_6_a_renewal_moves_lease_until_and_nothing_else(store: Storage, clock: S
     assert store.get_job(lease.job_id) == before
 
 
+def test_rule_15_what_is_held_is_not_lost_for_an_older_lease_asked_with_it(
+    store: Storage, clock: SimClock
+) -> None:
+    [lease] = claim(store, clock, 1)
+    older = Lease(job_id=lease.job_id, attempt=1, leased_by="node:1:0")
+    held = Renewal(renewed=frozenset({lease.job_id}), lost=frozenset())
+    assert store.renew_leases([older, lease, older], until=clock.now() + 2 * TTL) == held
+
+
 def test_rule_15_a_renewal_is_by_pairs_of_id_and_leased_by(store: Storage, clock: SimClock) -> None:
     [first] = claim(store, clock, 1, "node:1:1")
     [second] = claim(store, clock, 1, "node:1:2")

@@ -136,7 +136,8 @@ def renew(unit: Unit, leases: Sequence[Lease], until: datetime) -> Renewal:
             renewed.add(lease.job_id)
         else:
             lost.add(lease.job_id)
-    return Renewal(renewed=frozenset(renewed), lost=frozenset(lost))
+    # An id that was asked for under an older lease, too, is ours all the same.
+    return Renewal(renewed=frozenset(renewed), lost=frozenset(lost - renewed))
 
 
 def adopt(unit: Unit, leases: Sequence[Lease]) -> None:
