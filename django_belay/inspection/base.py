@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
@@ -70,9 +71,12 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if self._inode is not None:
             address = f"file:{quote(str(path))}?mode=ro"
             connection = super().get_new_connection({**conn_params, "database": address})
-            if _has_tables(connection):
-                return self._set_up(connection)
-            connection.close()  # its owner is about to make them
+            with ExitStack() as unless_it_is_used:
+                unless_it_is_used.callback(connection.close)
+                if _has_tables(connection):
+                    unless_it_is_used.pop_all()
+                    return self._set_up(connection)
+            # Its owner is about to make them.
             self._inode = None
         connection = super().get_new_connection({**conn_params, "database": ":memory:"})
         for text in statements.schema():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import unittest
 from collections.abc import Mapping
 from datetime import datetime
@@ -29,6 +30,14 @@ class BelayTestMixin(unittest.TestCase):
         if alias is not None and cls.databases != "__all__":
             cls.databases = {*cls.databases, alias}
         super().setUpClass()
+
+    def run(self, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
+        """On the journal each test begins with an empty one."""
+        try:
+            return super().run(result)
+        finally:
+            if (scratch := sys.modules.get("django_belay.db.scratch")) is not None:
+                scratch.forget()
 
     def drain(
         self,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +17,13 @@ from django.utils import timezone
 
 from django_belay import models
 from django_belay.contract.outcome import Failed, Succeeded
+from django_belay.db import scratch
+from django_belay.inspection import waiting
 from django_belay.inspection.waiting import wait_for_index
 from django_belay.models import Job
 from django_belay.storage.base import NewStep
+from django_belay.storage.journal.index.file import Changes, IndexFile, remove
+from django_belay.storage.journal.store.row import COLUMNS
 from django_belay.testing import BelayTestMixin
 from tests.app import jobs
 from tests.integration.worker import claim, run, storage
@@ -191,3 +198,87 @@ def test_local_times_are_those_of_the_time_zone_without_use_tz() -> None:
         local = datetime(2030, 1, 1, 13, 0)
         assert Job.objects.get().ready_at == local
         assert Job.objects.filter(ready_at=local).count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_transactional_test_reads_the_index_too() -> None:
+    jobs.echo.enqueue(1)
+    assert Job.objects.count() == 1
+
+
+@pytest.fixture
+def index_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the models look for an index that is not the test's own."""
+    path = tmp_path / "index.sqlite3"
+    database = connections["belay"]
+    monkeypatch.setitem(database.settings_dict, "NAME", str(path))
+    scratch.use(False)
+    yield path
+    scratch.use(True)
+
+
+@on_the_journal
+def test_an_index_is_read_once_it_is_there_and_again_once_it_is_another(index_path: Path) -> None:
+    assert list(Job.objects.all()) == []  # before the first owner
+    index_path.touch()
+    assert not Job.objects.exists()  # while the first owner makes it
+    for kinds in (["a"], ["b", "c"]):
+        fresh = index_path.with_name("fresh")
+        remove(fresh)
+        file = IndexFile(fresh)
+        with file.transaction():
+            file.make_tables()
+            file.write(Changes({number: row_of_kind(number, kind) for number, kind in enumerate(kinds)}, {}))
+        assert file.checkpoint()
+        file.close()
+        fresh.replace(index_path)
+        assert list(Job.objects.order_by("pk").values_list("kind", flat=True)) == kinds
+
+
+def row_of_kind(number: int, kind: str) -> Any:
+    empty: dict[str, Any] = dict.fromkeys(COLUMNS)
+    counts = dict.fromkeys(("priority", "attempt", "max_attempts", "spent_usd_micros", "spent_tokens"), 0)
+    return {
+        **empty,
+        **counts,
+        "id": number,
+        "kind": kind,
+        "queue": "q",
+        "state": "ready",
+        "inserted_at": 0,
+        "cancel_requested": False,
+    }
+
+
+@on_the_journal
+def test_a_damaged_index_is_an_error_of_the_database(index_path: Path) -> None:
+    index_path.write_bytes(b"no database at all" * 500)
+    with pytest.raises(DatabaseError, match="not a database"):
+        Job.objects.count()
+
+
+@pytest.mark.parametrize(
+    ("positions", "is_reached"),
+    [
+        ([("g", 7)], True),
+        ([("g", 8)], False),
+        ([("f", 900)], False),
+        ([("f", 900), ("g", 3)], True),  # a compaction came between
+    ],
+)
+@on_the_journal
+def test_the_index_is_waited_for_as_long_as_it_takes_and_no_longer(
+    index_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    positions: list[tuple[str, int]],
+    is_reached: bool,
+) -> None:
+    file = IndexFile(index_path)
+    with file.transaction():
+        file.make_tables()
+        file.put_mark(store="s", generation="g", through=7)
+    answers = iter([*positions, *positions[-1:] * 1000])
+    owner = SimpleNamespace(durable_sequence=lambda: next(answers))
+    monkeypatch.setattr(waiting, "storage_for_client", lambda: SimpleNamespace(storage=owner))
+    assert wait_for_index(0.05) is is_reached
+    file.close()
