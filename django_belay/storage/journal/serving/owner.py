@@ -141,6 +141,7 @@ class Owner:
                 storage = JournalStore(
                     journal, now=now, lease_ttl=options.lease_ttl, profile=options.profile
                 )
+                storage.memory.ids.begin(floor_ms(now) + int(teller.took_s * 1000))
             except BaseException:
                 journal.close()
                 raise
