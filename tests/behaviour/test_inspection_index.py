@@ -23,6 +23,7 @@ from django_belay.storage.journal.format.manifest import Retention
 from django_belay.storage.journal.index import Indexer, IndexOptions, start_index
 from django_belay.storage.journal.index import indexer as module
 from django_belay.storage.journal.index.direct import DirectIndex
+from django_belay.storage.journal.index.file import Changes, IndexFile
 from django_belay.storage.journal.index.pending import REREAD, Pending
 from django_belay.storage.journal.store.store import JournalStore
 from django_belay.testing.clock import SimClock
@@ -319,6 +320,26 @@ def test_a_transaction_that_finds_no_room_is_written_later(
         with journal_store.journal.lock:
             connection.execute("PRAGMA max_page_count = 1000000").fetchone()
         wait_until_shown(journal_store, path)
+        assert shown(path) == held(journal_store)
+
+
+def test_a_fault_of_ours_is_tried_again(
+    journal_store: JournalStore, clock: SimClock, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = IndexFile.write
+    faults = iter([ValueError("a fault")])
+
+    def write_later(file: IndexFile, changes: Changes) -> None:
+        for fault in faults:
+            raise fault
+        write(file, changes)
+
+    with indexed(journal_store, path):
+        wait_until_shown(journal_store, path)
+        monkeypatch.setattr(IndexFile, "write", write_later)
+        work(journal_store, clock)
+        wait_until_shown(journal_store, path)
+        assert next(faults, None) is None
         assert shown(path) == held(journal_store)
 
 

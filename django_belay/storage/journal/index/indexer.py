@@ -132,11 +132,10 @@ class Indexer:
     # -- the thread ---------------------------------------------------------
 
     def _run(self) -> None:
+        journal = self._store.journal
         try:
-            while not (self._stop.is_set() or self._store.journal.tail.poisoned):
+            while not (self._stop.is_set() or journal.closed or journal.tail.poisoned):
                 self._attempt()
-        except Exception:
-            logger.exception("The inspection index is no longer written")
         finally:
             self._let_go()
 
@@ -161,6 +160,11 @@ class Indexer:
         except OSError as error:
             self._let_go()
             self._pause(str(error))
+        except Exception as error:
+            if self._trouble != repr(error):
+                logger.exception("The inspection index cannot be written")
+            self._let_go()
+            self._pause(repr(error))
 
     def _turn(self, file: IndexFile) -> None:
         """One transaction, and the pause to the next."""
