@@ -6,6 +6,7 @@ real concurrent connections can be used; nothing here goes through Django.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from django_belay.storage.base import Storage
 from django_belay.storage.journal.files.initialise import initialise
 from django_belay.storage.journal.files.journal import JournalOptions, open_journal
 from django_belay.storage.journal.format.manifest import Retention
+from django_belay.storage.journal.serving.remote import RemoteStore
 from django_belay.storage.journal.store.store import JournalStore
 from django_belay.storage.postgres import schema
 from django_belay.storage.postgres.pool import PoolOptions, PoolSession
@@ -28,6 +30,7 @@ from django_belay.testing.clock import SimClock
 from django_belay.testing.postgres import PostgresServer
 from tests.behaviour.recovering import RecoveringStore
 from tests.behaviour.running import Workbench
+from tests.behaviour.serving import served
 from tests.behaviour.supervised import MakeChild, Supervised
 
 DATABASE = "belay_behaviour"
@@ -56,8 +59,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run every test of ``store`` on each storage that has what it asks for."""
     if "store" in metafunc.fixturenames:
         asked = set(metafunc.definition.fixturenames)
-        storages = ["postgres"] if POSTGRES_ALONE & asked else ["postgres", "journal"]
-        if storages[-1] == "journal" and not OWNER_ALONE & asked:
+        storages = ["postgres"] if POSTGRES_ALONE & asked else ["postgres", "journal", "remote"]
+        if "journal" in storages and not OWNER_ALONE & asked:
             storages.append("recovering")
         metafunc.parametrize("store", storages, indirect=True)
 
@@ -89,6 +92,16 @@ def recovering_store(own_journal: Callable[[], JournalStore]) -> Iterator[Recove
     store = RecoveringStore(own_journal)
     yield store
     store.close()
+
+
+@pytest.fixture
+def remote_store(own_journal: Callable[[], JournalStore]) -> Iterator[RemoteStore]:
+    """The journal through its owner's socket; a path of its own, for a socket's may hold 108 bytes."""
+    with (
+        tempfile.TemporaryDirectory(prefix="belay-") as directory,
+        served(own_journal(), Path(directory) / "s") as store,
+    ):
+        yield store
 
 
 # -- a worker's child ---------------------------------------------------------------

@@ -139,17 +139,19 @@ def test_9_two_retries_of_one_key_at_the_same_time_never_raise(
 @pytest.mark.usefixtures("one_owner")
 def test_many_members_are_retried_whatever_their_order(store: Storage, clock: SimClock) -> None:
     """More than one transaction's worth, each dependent before what it depends on."""
-    [root] = add(store, clock, state="failed", workflow_id="w", wf_name="root")
+    [root] = add(store, clock, workflow_id="w", wf_name="root")
     middle = [
-        NewJob(kind="k", state="cancelled", workflow_id="w", wf_name=f"m{n}", wf_deps=("root",))
+        NewJob(kind="k", state="held", workflow_id="w", wf_name=f"m{n}", wf_deps=("root",))
         for n in range(140)
     ]
     last = [
-        NewJob(kind="k", state="cancelled", workflow_id="w", wf_name=f"l{n}", wf_deps=(f"m{n}",))
+        NewJob(kind="k", state="held", workflow_id="w", wf_name=f"l{n}", wf_deps=(f"m{n}",))
         for n in range(140)
     ]
     inserted = store.insert_jobs([*middle, *last], now=clock.now())
     ids = [root, *(one.job_id for one in inserted)]
+    store.request_cancel(root, reason="not yet", now=clock.now())
+    assert set(states(store, ids)) == {"cancelled"}
     answers = store.retry_many(ids[::-1], now=clock.now())
     assert [answer.job_id for answer in answers] == ids[::-1]
     assert {answer.state for answer in answers[:-1]} == {"held"}

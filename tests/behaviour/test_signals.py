@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 
-from django_belay.storage.base import Applied, Storage
+from django_belay.storage.base import Applied, ClaimRound, Demand, Storage
 from django_belay.storage.postgres.store import PostgresStore
 from django_belay.testing.clock import SimClock
 from tests.behaviour.driving import ack_of, claim, end, running, states, wait
@@ -169,3 +170,15 @@ def test_4_a_signal_with_an_odd_instant_is_replaced_by_a_newer_one(
     second = store.list_signals("s")
     assert [signal.payload for signal in second] == [3, 3]
     assert all(before < signal.inserted_at for before, signal in zip(first, second, strict=True))
+
+
+def test_a_woken_job_is_due_within_the_same_millisecond(store: Storage, clock: SimClock) -> None:
+    [job] = running(store, clock)
+    end(store, clock, job, wait(job))
+    at = clock.now().replace(microsecond=700)
+    store.put_signal(f"job:{job.id}", "go", 1, now=at)
+    round_ = ClaimRound(leased_by="w:1", lease_until=at + timedelta(seconds=30))
+    soon = at + timedelta(microseconds=1)
+    assert [
+        one.id for one in store.claim(round_, demands=[Demand(queue="running", take=1)], now=soon).jobs
+    ] == [job.id]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -61,6 +62,7 @@ class GroupCommit:
         self._planned = through
         self._mark = room.mark
         self.through = through
+        self.last_write_s: float | None = None
         self._writing = False
         self._waiters: list[_Waiter] = []
         self._followers: list[Told] = []
@@ -177,8 +179,10 @@ class GroupCommit:
     def _lead(self, batch: _Batch) -> None:
         """Write one batch, then wake who waited for it and one who goes on."""
         failure: BaseException | None = None
+        began = time.monotonic()
         try:
             self._write(batch.runs)
+            self.last_write_s = time.monotonic() - began
             self._room.settle(batch.mark)
         except BaseException as error:
             failure = error

@@ -98,6 +98,11 @@ class Journal:
         return self._commit.through
 
     @property
+    def last_write_s(self) -> float | None:
+        """Seconds that the last batch took, its fsync included; ``None`` before the first."""
+        return self._commit.last_write_s
+
+    @property
     def admits(self) -> bool:
         """Whether new records are accepted; not while a compaction switches over."""
         return self._admits and not self.closed

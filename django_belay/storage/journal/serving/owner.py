@@ -138,9 +138,7 @@ class Owner:
             journal = _open_within(place, options, wait_s, teller)
             try:
                 teller.say("building its indexes")
-                storage = JournalStore(
-                    journal, now=now, lease_ttl=options.lease_ttl, profile=options.profile
-                )
+                storage = JournalStore(journal, now=now, lease_ttl=options.lease_ttl, profile=options.profile)
                 storage.memory.ids.begin(floor_ms(now) + int(teller.took_s * 1000))
             except BaseException:
                 journal.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
 
 from django_belay.contract.admission import (
     Limits,
@@ -15,7 +17,7 @@ from django_belay.contract.admission import (
 )
 from django_belay.contract.job import Job, Lease
 from django_belay.contract.outcome import apply_outcome, reclaim_outcome
-from django_belay.storage.base import Backoff, Claimed, ClaimRound, Demand, Reclaimed, Renewal
+from django_belay.storage.base import Claimed, ClaimRound, Demand, Reclaimed, Renewal
 
 from . import moving
 from .instants import ceil_ms
@@ -153,13 +155,26 @@ def adopt(unit: Unit, leases: Sequence[Lease]) -> None:
             unit.view.open[lease.job_id] = {**row, "leased_by": lease.leased_by}
 
 
-def reclaim_one(unit: Unit, row: Row, backoff: Backoff) -> Reclaimed:
+@dataclass(slots=True, frozen=True)
+class Expired:
+    """A running job whose lease ran out, and what its delay is reckoned from."""
+
+    job_id: int
+    attempt: int
+
+
+def find_expired(unit: Unit, *, limit: int) -> list[Expired]:
+    """At most so many leases that ran out."""
+    return [Expired(row["id"], row["attempt"]) for row in islice(unit.view.expired(unit.at), limit)]
+
+
+def reclaim_one(unit: Unit, row: Row, delay: timedelta) -> Reclaimed:
     """Take back one lease that ran out, with full settlement (§6)."""
     outcome = reclaim_outcome(
         attempt=row["attempt"],
         max_attempts=row["max_attempts"],
         now=unit.now,
-        ready_at=unit.now + backoff(row["attempt"]),
+        ready_at=unit.now + delay,
     )
     holder = row["leased_by"]
     moving.change(unit, row, apply_outcome(outcome, now=unit.now, cancel_requested=row["cancel_requested"]))

@@ -13,7 +13,6 @@ from django_belay.contract.state import is_terminal, sources
 from django_belay.storage.base import Controlled
 
 from . import moving
-from .instants import ceil_ms
 from .row import Row
 from .unit import Unit
 
@@ -111,7 +110,7 @@ def reschedule(unit: Unit, job_id: int, *, ready_at: datetime) -> Controlled:
     row = unit.find(job_id)
     if row is None or row["state"] not in ("ready", "awaiting"):
         return _missing(job_id) if row is None else _refused(row)
-    unit.edit(row)["ready_at"] = ceil_ms(ready_at)
+    unit.edit(row)["ready_at"] = unit.due(ready_at)
     if ready_at <= unit.now:
         unit.queues_due.add(row["queue"])
     return Controlled(job_id=job_id, state=row["state"])

@@ -10,7 +10,7 @@ from django_belay.contract.workflow_graph import duplicate_member, id_taken
 from django_belay.exceptions import Conflict, StorageError
 from django_belay.storage.base import Inserted
 
-from .instants import ceil_ms, floor_ms
+from .instants import floor_ms
 from .reading import workflow_states
 from .row import Row
 from .unit import Unit
@@ -74,7 +74,7 @@ class Inserter:
             return Inserted(job_id=holder, state=state, duplicate=True)
         book = unit.memory.ids
         job_id = book.draw(unit.at) if reserved is None else reserved
-        row = _row(job, job_id, unit.at)
+        row = _row(job, job_id, unit)
         unit.add(row, book.new_key(job_id))
         self._remember(row)
         if row["state"] == "ready" and (row["ready_at"] or 0) <= unit.at:
@@ -122,7 +122,8 @@ def _check_texts(job: NewJob) -> None:
             )
 
 
-def _row(job: NewJob, job_id: int, at: int) -> Row:
+def _row(job: NewJob, job_id: int, unit: Unit) -> Row:
+    at = unit.at
     return {
         "id": job_id,
         "kind": job.kind,
@@ -134,7 +135,7 @@ def _row(job: NewJob, job_id: int, at: int) -> Row:
         "attempt": 0,
         "max_attempts": job.max_attempts,
         "partition_key": job.partition_key,
-        "ready_at": at if job.ready_at is None else ceil_ms(job.ready_at),
+        "ready_at": at if job.ready_at is None else unit.due(job.ready_at),
         "lease_until": None,
         "leased_by": None,
         "await_scope": None,

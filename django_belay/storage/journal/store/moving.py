@@ -19,7 +19,7 @@ from django_belay.contract.settlement import DOOMED, Member, Settlement, settle
 from django_belay.contract.state import is_terminal
 from django_belay.contract.wait_record import latest_newer_than
 
-from .instants import ceil_ms, floor_ms
+from .instants import floor_ms
 from .row import Row, pack, unpack
 from .unit import Unit
 from .view import Workflow, waits_of
@@ -34,7 +34,7 @@ def change(unit: Unit, row: Row, changes: Changes) -> None:
     mine["lease_until"] = mine["leased_by"] = None
     mine["attempt"] = row["attempt"] + changes.attempt_delta
     if not changes.keep_ready_at:
-        mine["ready_at"] = ceil_ms(changes.ready_at)
+        mine["ready_at"] = unit.due(changes.ready_at)
     if changes.state == "succeeded":
         mine["result"] = pack(changes.result)
     if changes.error is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from django_belay.contract.admission import Limits
 from django_belay.contract.job import JSON, Event, Job, Lease, NewJob, Signal, Standing, Step
@@ -59,11 +59,13 @@ from . import (
 from . import (
     retention as keeping,
 )
+from .claiming import Expired
+from .facts import facts_of
 from .hub import Hub, HubListener
 from .inserting import Inserter
 from .instants import floor_ms
 from .memory import Memory, Observer, Profile
-from .row import job_of
+from .row import Row, job_of
 from .unit import Unit
 
 logger = logging.getLogger("django_belay.sweeper")
@@ -72,6 +74,11 @@ T = TypeVar("T")
 
 #: Who an operation's record names when no client asked for it.
 OWNER = "owner"
+#: Why there is no atomic step.
+ATOMIC_STEP: Final = (
+    "an atomic step needs a storage in the database of your models; the journal is no such "
+    "database: make the step's database work safe to repeat, and leave out atomic=True"
+)
 
 
 class JournalStore:
@@ -142,6 +149,21 @@ class JournalStore:
             generation = self.journal.recovered.authority.current.epoch_id.hex()
             return generation, self.journal.tail.planned.next_sequence - 1
 
+    def is_durable(self, mark: tuple[str, int]) -> bool:
+        """Whether everything is that :meth:`durable_sequence` spoke of then.
+
+        A compaction begins once everything before it is durable.
+        """
+        with self.journal.lock:
+            generation, _ = self.durable_sequence()
+            return generation != mark[0] or self.journal.through >= mark[1]
+
+    def facts(self) -> dict[str, JSON]:
+        """How the store stands, for who looks after it: JSON by name."""
+        with self.journal.lock:
+            found = facts_of(self.journal, self.memory)
+        return {**found, "index_lag_s": self.index_lag()}
+
     # -- one operation ------------------------------------------------------
 
     def _apply(self, name: str, now: datetime, operation: Callable[[Unit], T]) -> T:
@@ -149,11 +171,14 @@ class JournalStore:
         with self.journal.lock:
             unit = Unit(self.memory, name, now)
             answer = operation(unit)
-            sequence = self.memory.commit(unit, client=OWNER, request=0)
-            self._written = sequence or self._written
+            self._commit(unit, answer)
         if unit.queues_due or unit.ended:
             self.hub.publish(queues=unit.queues_due, ended=unit.ended)
         return answer
+
+    def _commit(self, unit: Unit, answer: Any) -> None:
+        """Write what a unit changed, in whose name its record says."""
+        self._written = self.memory.commit(unit, client=OWNER, request=0) or self._written
 
     _written = 0
 
@@ -274,13 +299,29 @@ class JournalStore:
             self._tell_of_leases(leases)
 
     def reclaim_expired(self, *, now: datetime, backoff: Backoff, limit: int = 200) -> list[Reclaimed]:
+        return self._reclaim(lambda row: backoff(row["attempt"]), now=now, limit=limit)
+
+    def find_expired(self, *, now: datetime, limit: int) -> list[Expired]:
+        """Whose leases ran out; for a caller that cannot send its backoff, see :meth:`reclaim`."""
+        return self._read(lambda unit: claiming.find_expired(unit, limit=limit), now)
+
+    def reclaim(self, delays: Mapping[int, timedelta], *, now: datetime, limit: int = 200) -> list[Reclaimed]:
+        """As :meth:`reclaim_expired`, with the delay of each job that may be taken back."""
+        return self._reclaim(lambda row: delays.get(row["id"]), now=now, limit=limit)
+
+    def _reclaim(
+        self, delay_of: Callable[[Row], timedelta | None], *, now: datetime, limit: int
+    ) -> list[Reclaimed]:
         reclaimed: list[Reclaimed] = []
         with self.journal.lock:
             for row in self.memory.view.expired(floor_ms(now)):
                 if len(reclaimed) == limit:
                     break
                 try:
-                    take_back = partial(claiming.reclaim_one, row=row, backoff=backoff)
+                    delay = delay_of(row)
+                    if delay is None:
+                        continue
+                    take_back = partial(claiming.reclaim_one, row=row, delay=delay)
                     reclaimed.append(self._apply("reclaim", now, take_back))
                 except Exception as error:
                     logger.warning(
@@ -357,10 +398,7 @@ class JournalStore:
     # -- journal of a job
 
     def atomic_step(self) -> AbstractContextManager[Storage]:
-        raise ConfigurationError(
-            "an atomic step needs a storage in the database of your models; the journal is no such "
-            "database: make the step's database work safe to repeat, and leave out atomic=True"
-        )
+        raise ConfigurationError(ATOMIC_STEP)
 
     def get_standing(self, job_id: int) -> Standing:
         return self._read(lambda unit: job_journal.standing_of(unit.get(job_id)))

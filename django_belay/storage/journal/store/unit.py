@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from django_belay.contract.state import State
 from django_belay.exceptions import JobNotFound
 
-from .instants import floor_ms
+from .instants import ceil_ms, floor_ms
 from .row import Row
 
 if TYPE_CHECKING:
@@ -40,6 +40,15 @@ class Unit:
         self.queues_due: set[str] = set()
         self.ended: list[int] = []
         self.reheld: list[int] = []
+
+    def due(self, instant: datetime | None) -> int | None:
+        """The millisecond at which something is due: never early, and at once what is due already.
+
+        An instant of this very millisecond that has come would otherwise be due in the next one: nobody
+        would be told of it now.
+        """
+        due = ceil_ms(instant)
+        return min(due, self.at) if due is not None and instant is not None and instant <= self.now else due
 
     # -- jobs ---------------------------------------------------------------
 
