@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from django_belay.exceptions import ConfigurationError, JournalError
+from django_belay.exceptions import ConfigurationError, JournalError, Unavailable
 from django_belay.storage.journal.files.inspection import inspect
 from django_belay.storage.journal.format.manifest import Retention
 from django_belay.storage.journal.serving import place as place_module
@@ -103,14 +104,31 @@ def test_directory_of_another_user_is_refused(place: Place) -> None:
         place.prepare()
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory whose path leaves room for a socket's address, wherever pytest keeps its own."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:
+        yield Path(path)
+
+
+def test_address_that_fits_nowhere_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place_module, "_DESCRIPTORS", "/nowhere")
+    monkeypatch.setattr(place_module, "_LONGEST_ADDRESS", 10)
+    with pytest.raises(Unavailable, match="XDG_RUNTIME_DIR"):
+        Place(tmp_path).listen()
+
+
 @pytest.mark.parametrize("by", ["descriptor", "path"])
 def test_socket_is_found_however_deep_the_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+    tmp_path: Path, short: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
+    place = Place(tmp_path.joinpath(*["a-directory-with-a-long-name"] * 6))
     if by == "path":
         monkeypatch.setattr(place_module, "_DESCRIPTORS", "/nowhere")
-        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    place = Place(tmp_path.joinpath(*["a-directory-with-a-long-name"] * 6))
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(place.directory))  # itself too deep: another is taken
+        monkeypatch.setattr(tempfile, "tempdir", str(short))
     with place.listen() as listener:
         assert stat.S_IMODE(place.socket.lstat().st_mode) == 0o600
         with place.connect(1.0) as ours, listener.accept()[0] as theirs:
@@ -121,9 +139,9 @@ def test_socket_is_found_however_deep_the_directory(
 
 
 def test_dead_socket_is_replaced_and_only_the_own_one_removed(place: Place) -> None:
-    place.prepare()
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(place.socket))
+    place.listen().close()  # as a killed owner leaves it
+    assert place.socket.is_socket()
+    assert not place.has_owner()
     with place.listen():
         assert place.has_owner()
         assert place.is_reachable()

@@ -363,20 +363,39 @@ def _address(directory: Path, name: str) -> Iterator[str]:
             yield f"{_DESCRIPTORS}/{fd}/{name}"
         finally:
             os.close(fd)
-    elif len(os.fsencode(directory / name)) <= _LONGEST_ADDRESS:
+    elif _fits(directory / name):
         yield str(directory / name)
     else:
-        yield str(_short_link(directory) / name)
+        yield str(_short_link(directory, name) / name)
 
 
-def _short_link(directory: Path) -> Path:
-    """A link to the directory under the user's own temporary directory."""
-    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"belay-{os.geteuid()}"
+def _fits(path: Path) -> bool:
+    return len(os.fsencode(path)) <= _LONGEST_ADDRESS
+
+
+def _short_link(directory: Path, name: str) -> Path:
+    """A link to the directory in a folder of this user's that lies less deep. Others may use another link."""
+    own, link = f"belay-{os.geteuid()}", sha256(os.fsencode(directory)).hexdigest()[:16]
+    candidates = [Path(root) / own for root in (os.environ.get("XDG_RUNTIME_DIR"), *_temporary()) if root]
+    for folder in candidates:
+        if _fits(folder / link / name) and folder.parent.is_dir():
+            return _link(directory, folder, link)
+    raise Unavailable(
+        f"no address of a socket can hold {directory / name}, nor a link to it from {candidates[-1].parent}: "
+        "name a directory less deep, or set XDG_RUNTIME_DIR to one"
+    )
+
+
+def _temporary() -> tuple[str, str]:
+    return tempfile.gettempdir(), "/tmp"  # noqa: S108 - the folder's owner and mode are checked
+
+
+def _link(directory: Path, folder: Path, name: str) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     info = folder.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o077:
         raise Unavailable(f"{folder} must be a directory of this user alone (mode 0700): remove it")
-    link = folder / sha256(os.fsencode(directory)).hexdigest()[:16]
+    link = folder / name
     with contextlib.suppress(FileExistsError):
         link.symlink_to(directory)
     return link
