@@ -4,6 +4,7 @@ import importlib.util
 import os
 import sys
 import tempfile
+from typing import Any
 
 import django
 
@@ -18,8 +19,10 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 # Settings come before pytest's options; the variable tells xdist's processes and the workers.
 if "--belay-storage=journal" in sys.argv:
     os.environ["BELAY_TEST_STORAGE"] = "journal"
-DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "belay"}}
-BELAY = {
+DATABASES: dict[str, dict[str, object]] = {
+    "default": {"ENGINE": "django.db.backends.postgresql", "NAME": "belay"}
+}
+BELAY: dict[str, Any] = {
     "QUEUES": {"default": 10, "mail": 5, "ai": 5},
     "ENCRYPTION_KEYS": [b"a key for tests, 32 bytes long.."],
 }

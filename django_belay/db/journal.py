@@ -22,6 +22,7 @@ from django_belay.db import scratch
 from django_belay.db.client_storage import Insertion, Then
 from django_belay.db.transactions import CallersTransaction
 from django_belay.deferred import JoiningDeferred
+from django_belay.exceptions import ConfigurationError
 from django_belay.storage.base import Inserted, Storage
 
 
@@ -157,14 +158,23 @@ def storage_for_client() -> JournalClient:
 
 def storage_for_worker(*, pool_size: int, application_name: str) -> Storage:
     """A storage that talks to the store's owner, for the caller to close."""
+    if scratch.is_wanted():
+        found: Storage = scratch.unclosed()
+        return found
     from django_belay.db import reaching
 
-    return reaching.remote_store(_options(), connections=pool_size)
+    remote: Storage = reaching.remote_store(_options(), connections=pool_size)
+    return remote
 
 
 @contextmanager
 def storage_for_supervisor(*, pool_size: int, application_name: str) -> Iterator[Storage]:
     """The store itself while the supervisor lives, or its owner's where there is one."""
+    if scratch.is_wanted():
+        raise ConfigurationError(
+            "a worker's processes do not see the journal that a test has to itself: run its jobs with "
+            "django_belay.testing.drain()"
+        )
     from django_belay.db import reaching
 
     store: Any = reaching.SupervisedStore(_options())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -72,4 +72,5 @@ def current_clock() -> SimClock:
 def _real_now() -> datetime:
     from django_belay.engine.clock import SystemClock
 
-    return SystemClock().now()
+    now = SystemClock().now()
+    return now + timedelta(microseconds=-now.microsecond % 1000)  # the journal knows whole milliseconds

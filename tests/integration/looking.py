@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 from django_belay import client
@@ -21,3 +22,8 @@ def get_row(job_id: int) -> Job:
 def count(**where: Any) -> int:
     """How many jobs fit."""
     return len(rows(**where))
+
+
+def is_at(found: datetime | None, wanted: datetime) -> bool:
+    """Whether an instant is that one, as far as a storage that counts milliseconds can tell."""
+    return found is not None and abs(found - wanted) <= timedelta(milliseconds=1)

@@ -15,7 +15,6 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
-from django.test import override_settings
 
 from django_belay import Unique, client, schedules
 from django_belay.contract.encryption import decrypt, is_encrypted
@@ -25,6 +24,7 @@ from django_belay.engine.scheduler import Scheduler
 from django_belay.exceptions import InvalidCron, InvalidInput, PayloadTooLarge, UnknownKind
 from django_belay.registry import registry
 from django_belay.storage.base import CronRow
+from django_belay.testing import override_belay
 from django_belay.testing.clock import SimClock
 from tests.app import jobs
 
@@ -40,10 +40,9 @@ def clock_of_tests() -> SimClock:
     return CLOCK
 
 
-def settings_with(**changes: Any) -> override_settings:
-    return override_settings(
-        BELAY={"CLOCK": f"{__name__}.clock_of_tests", "ENCRYPTION_KEYS": [KEY], **changes}
-    )
+def settings_with(**changes: Any) -> override_belay:
+    given = {"CLOCK": f"{__name__}.clock_of_tests", "ENCRYPTION_KEYS": [KEY], "CRONS": {}, **changes}
+    return override_belay(**given)
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +149,7 @@ def test_a_callable_key_gets_typed_arguments(
     assert job.unique_key == "year:2030"
 
 
+@pytest.mark.postgres
 def test_another_sdks_row_is_written_as_its_job(clock: SimClock) -> None:
     write(
         "INSERT INTO belay_crons (name, expression, worker, input, opts)"
@@ -160,6 +160,7 @@ def test_another_sdks_row_is_written_as_its_job(clock: SimClock) -> None:
     assert not schedules.get("elixir").is_registered
 
 
+@pytest.mark.postgres
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
@@ -223,6 +224,7 @@ def test_put_says_what_stands_there_now(clock: SimClock) -> None:
     assert (row.timezone, row.catch_up, row.updated_at) == ("Europe/Berlin", "none", START)
 
 
+@pytest.mark.postgres
 def test_the_wire_row_holds_what_every_sdk_knows_and_no_more() -> None:
     schedules.put("digest", "@daily", ECHO, {"value": 1}, timezone="Europe/Berlin", catch_up="all", queue="q")
     with connection.cursor() as cursor:
@@ -268,6 +270,7 @@ def test_what_does_not_fit_is_refused_and_nothing_written(
     assert rows() == []
 
 
+@pytest.mark.postgres
 def test_put_joins_the_callers_transaction() -> None:
     with pytest.raises(ZeroDivisionError), transaction.atomic():  # noqa: PT012
         schedules.put("digest", "@daily", ECHO, {"value": 1})

@@ -74,6 +74,7 @@ def test_what_does_not_fit_is_refused_and_nothing_written(name: Any, opts: dict[
     assert not Queue.objects.exists()
 
 
+@pytest.mark.postgres
 @pytest.mark.parametrize(
     "opts",
     [

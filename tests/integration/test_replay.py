@@ -156,6 +156,7 @@ def test_steps_side_by_side_with_one_that_is_not_recorded_are_read() -> None:
     assert (found.blocked.name, found.unread, called) == ("new", [], [])
 
 
+@pytest.mark.postgres
 def test_a_job_with_a_process_of_its_own_runs_in_this_one() -> None:
     job_id = isolated.enqueue().id
     with connection.cursor() as cursor:
@@ -357,6 +358,7 @@ def test_an_encrypted_input_is_decrypted_for_the_code_alone() -> None:
     assert (found.ending, found.value) == ("done", "T")
 
 
+@pytest.mark.postgres
 def test_a_foreign_step_value_without_json_view_is_named_and_not_used() -> None:
     job_id = record(step("a"))
     with connection.cursor() as cursor:
@@ -369,6 +371,7 @@ def test_a_foreign_step_value_without_json_view_is_named_and_not_used() -> None:
     assert "opaque" in found.blocked.detail
 
 
+@pytest.mark.postgres
 def test_a_job_that_another_sdk_has_begun_is_refused() -> None:
     job_id = record(lambda ctx: ctx.spawn("extra", child, {"n": 1}))
     with connection.cursor() as cursor:

@@ -148,6 +148,7 @@ def test_outside_a_transaction_it_commits() -> None:
     assert seen == [1]
 
 
+@pytest.mark.postgres
 @committed
 def test_the_callers_connection_stays_open() -> None:
     connection.ensure_connection()
@@ -205,6 +206,7 @@ def test_callbacks_of_changes_that_were_taken_back_never_run() -> None:
     assert ran == []
 
 
+@pytest.mark.postgres
 def test_in_the_callers_own_transaction_callbacks_wait_for_it() -> None:
     with TestCase.captureOnCommitCallbacks(execute=True), transaction.atomic():
         calls_back.enqueue()
@@ -298,6 +300,7 @@ def test_a_kind_of_nobody_is_put_back_once() -> None:
     assert handle.refresh().state == "ready"
 
 
+@pytest.mark.postgres
 def test_a_signal_written_in_a_test_wakes_who_waits() -> None:
     handle = note.enqueue("woken")
     parked = worker.claim(take=1)[0]

@@ -131,6 +131,7 @@ def set_kind(handle: client.JobHandle, kind: str) -> None:
         cursor.execute("UPDATE belay_jobs SET kind = %s WHERE id = %s", [kind, handle.id])
 
 
+@pytest.mark.postgres
 def test_jobs_of_an_alias_are_found() -> None:
     set_kind(renamed.enqueue(count=1), "tools.before")
     assert_enqueued(renamed, count=1)
@@ -181,6 +182,7 @@ def test_what_is_no_job_is_refused() -> None:
         assert_enqueued(7)
 
 
+@pytest.mark.postgres
 def test_a_row_that_does_not_fit_the_code_matches_nothing() -> None:
     set_kind(client.enqueue_job("tools.unknown", {"value": 1}), "tools.new_name")
     assert_not_enqueued(renamed, {"count": 1})
@@ -252,6 +254,7 @@ def test_inline_bulk_and_workflows_run() -> None:
     assert ran == [1, 2, 3, 4]
 
 
+@pytest.mark.postgres
 @committed
 def test_inline_the_callers_connection_stays_open_in_its_transaction() -> None:
     with run_inline(), transaction.atomic():

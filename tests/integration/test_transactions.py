@@ -38,6 +38,7 @@ def repeatable_read() -> Iterator[None]:
 # -- signals -----------------------------------------------------------------------
 
 
+@pytest.mark.postgres
 @committed
 def test_a_signal_in_a_transaction_joins_it_and_wakes_after_the_commit() -> None:
     job = jobs.echo.enqueue(1)
@@ -66,6 +67,7 @@ def test_a_signal_that_is_rolled_back_was_never_sent() -> None:
     assert job.refresh().state == "awaiting"
 
 
+@pytest.mark.postgres
 @committed
 @pytest.mark.usefixtures("repeatable_read")
 def test_a_delivery_from_a_repeatable_read_transaction_finds_a_later_awaiter() -> None:
@@ -134,6 +136,7 @@ def test_a_cancel_that_is_rolled_back_is_forgotten() -> None:
     assert job.refresh().state == "ready"
 
 
+@pytest.mark.postgres
 @committed
 def test_join_cancels_in_the_callers_transaction() -> None:
     job = jobs.echo.enqueue(1)
@@ -159,6 +162,7 @@ def test_what_fails_after_the_commit_is_kept_for_who_asks(caplog: pytest.LogCapt
     assert "cancelling job" in caplog.text
 
 
+@pytest.mark.postgres
 @committed
 @pytest.mark.usefixtures("repeatable_read")
 def test_transactions_of_our_own_are_read_committed() -> None:
@@ -198,6 +202,7 @@ class InATestCase(TestCase):
 # -- atomic steps (rule 31) --------------------------------------------------------------
 
 
+@pytest.mark.postgres
 @committed
 def test_an_atomic_step_commits_with_the_orms_work() -> None:
     job = jobs.echo.enqueue(1)
@@ -212,6 +217,7 @@ def test_an_atomic_step_commits_with_the_orms_work() -> None:
     assert [step.value for step in job.steps()] == [1]
 
 
+@pytest.mark.postgres
 @committed
 def test_an_atomic_step_in_an_open_transaction_is_an_error() -> None:
     with (
@@ -222,6 +228,7 @@ def test_an_atomic_step_in_an_open_transaction_is_an_error() -> None:
         pass
 
 
+@pytest.mark.postgres
 @committed
 @pytest.mark.usefixtures("repeatable_read")
 def test_an_atomic_step_is_read_committed() -> None:
@@ -230,6 +237,7 @@ def test_an_atomic_step_is_read_committed() -> None:
     assert any("ISOLATION LEVEL READ COMMITTED" in query["sql"] for query in queries)
 
 
+@pytest.mark.postgres
 @committed
 def test_the_workers_storage_steps_on_djangos_connection() -> None:
     store = db.storage_for_worker(pool_size=1)
