@@ -21,7 +21,7 @@ CLASSES = (Batch, BatchHandle, JobFunction, JobHandle, Workflow, WorkflowHandle)
 #: What asks no database, or is a twin under a name of its own.
 WITHOUT = {
     "Batch.add", "Batch.add_many", "JobFunction.using", "Workflow.add", "Workflow.check",
-    "JobHandle.of_insertion", "JobHandle.of_job",
+    "JobHandle.of_inserted", "JobHandle.of_insertion", "JobHandle.of_job",
     "django_belay.job", "queues.check", "bulk.where", "schedules.make_scheduler",
     "workflows.call", "workflows.call_kind",
 }  # fmt: skip
