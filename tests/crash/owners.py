@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -31,9 +32,13 @@ LEASE = timedelta(seconds=30)
 class Owners:
     """Starts owners of a directory, and knows which of its processes are left."""
 
-    def __init__(self, directory: Path, *, durability: str = "write", idle_exit_s: float = 60.0) -> None:
+    def __init__(
+        self, directory: Path, *, durability: str = "write", idle_exit_s: float = 60.0, **options: object
+    ) -> None:
         self.place = Place(directory)
-        self._command = [sys.executable, str(SERVE), str(directory), durability, str(idle_exit_s)]
+        self._command = [
+            sys.executable, str(SERVE), str(directory), durability, str(idle_exit_s), json.dumps(options),
+        ]  # fmt: skip
         self.processes: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
 

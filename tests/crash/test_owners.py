@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import shutil
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from django_belay.contract.job import NewJob
-from django_belay.exceptions import JournalFull, JournalLocked, StorageError
+from django_belay.exceptions import JournalLocked, StorageError
 from django_belay.storage.base import JobFilter
 from django_belay.storage.journal.files.initialise import initialise
 from django_belay.storage.journal.files.journal import JournalOptions, open_journal
@@ -243,37 +240,3 @@ def scribe_of(pid: int) -> int:
         if int(fields[1]) == pid and b"scribe.py" in words:
             return int(path.parent.name)
     raise AssertionError("the owner has no scribe")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 96 MiB, 64 of which are the reserve."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=96m,mode=0700", "tmpfs", str(path)], capture_output=True
-    )
-    if made.returncode:
-        pytest.skip(f"no file system can be mounted here: {made.stderr.decode().strip()}")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
-
-
-def test_full_disk_refuses_writes_and_work_resumes_when_there_is_room(small_disk: Path) -> None:
-    filler = small_disk / "filler"
-    with owners_of(small_disk / "belay") as owners, closing(owners.dial()) as store:
-        [first] = add(store)
-        with filler.open("wb") as file:
-            file.write(bytes(40 * 2**20))
-        for _ in range(2):  # the room is looked at after each write
-            with contextlib.suppress(JournalFull):
-                add(store, 100)
-        with pytest.raises(JournalFull, match="free space"):
-            add(store, 100)
-        assert store.get_job(first).state == "ready"
-        pid = owners.pid()
-        until(lambda: re.search(r"bytes left beyond the reserve", owners.log()) is not None)
-        filler.unlink()
-        [second] = add(store)
-        assert {first, second} < set(ids(store))
-        assert owners.pid() == pid

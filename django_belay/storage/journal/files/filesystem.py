@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -18,6 +19,8 @@ KNOWN_GOOD: Final = frozenset({"ext4", "xfs", "btrfs"})
 VOLATILE: Final = frozenset({"tmpfs", "ramfs"})
 SWEPT: Final = ("/tmp", "/var/tmp")  # noqa: S108  # named to be refused: systems empty them
 RESERVE_BYTES: Final = 67_108_864
+# Others fill the disk, too: what was seen longer ago counts for nothing.
+_LOOK_AGAIN_S: Final = 0.01
 
 
 def filesystem_of(directory: Directory) -> str:
@@ -76,6 +79,7 @@ class Room:
         self._directory = directory
         self._reserve = reserve_bytes
         self._left = 0
+        self._looked_at = float("-inf")
         self._settled = 0
         self.mark = 0
 
@@ -104,7 +108,7 @@ class Room:
         Raises:
             JournalFull: There is no room for them and the reserve.
         """
-        if self._left < size:
+        if self._left < size or time.monotonic() - self._looked_at > _LOOK_AGAIN_S:
             self.refresh()
         if self._left < size:
             raise JournalFull(
@@ -118,6 +122,7 @@ class Room:
 
     def refresh(self) -> None:
         """Ask the file system again."""
+        self._looked_at = time.monotonic()
         info = os.fstatvfs(self._directory.fd)
         self._left = info.f_bavail * info.f_frsize - self._reserve - self.promised
 

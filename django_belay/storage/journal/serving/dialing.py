@@ -84,6 +84,10 @@ class Dialer:
             with self.place.starting() as is_mine:
                 if is_mine and not self.place.has_owner() and self.place.told() is None:
                     self._start_and_wait(deadline)
+        except OSError as error:
+            raise Unavailable(
+                f"nobody serves the journal {self.place.directory}, and no owner can be started: {error}"
+            ) from error
         finally:
             self._starting.release()
 

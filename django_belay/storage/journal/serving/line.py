@@ -37,6 +37,7 @@ class Connection:
 
     def __init__(self, connection: socket.socket, *, client: str, role: Role, timeout_s: float) -> None:
         self._socket = connection
+        self._process_id = os.getpid()
         self._reader = FrameReader(ANSWER_BYTES)
         try:
             self.send(frame(say_hello(client, role), limit=REQUEST_BYTES), timeout_s=timeout_s)
@@ -85,9 +86,10 @@ class Connection:
         return data
 
     def close(self) -> None:
-        """Let it go; another thread that receives is woken."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        """Let it go; another thread that receives is woken. A forked child hangs up on nobody."""
+        if self._process_id == os.getpid():
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 

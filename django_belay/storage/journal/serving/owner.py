@@ -321,8 +321,6 @@ class _Teller:
         return time.monotonic() - self._began
 
     def __call__(self, records: int, done: int, total: int) -> None:
-        if self._progress is not None:
-            self._progress(records, done, total)
         percent = done * 100 // total if total else 100
         now = time.monotonic()
         if now - self._told_at >= _TELL_EVERY_S:
@@ -332,6 +330,8 @@ class _Teller:
             logger.info(
                 "Reading the journal %s: %s records, %s %%", self._place.directory, f"{records:,}", percent
             )
+        if self._progress is not None:
+            self._progress(records, done, total)
 
     def say(self, doing: str) -> None:
         """The lock is held and the opening goes on."""

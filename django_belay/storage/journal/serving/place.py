@@ -118,7 +118,9 @@ class Place:
 
         Raises:
             JournalError: The file system is refused, or has no room.
+            ConfigurationError: The directory is closed to this user.
         """
+        self._check_mine(self.store)
         if self.store.exists():
             return False
         check_place(str(self.store), durability, validated=validated_filesystem)
@@ -151,6 +153,11 @@ class Place:
             info = path.lstat()
         except FileNotFoundError:
             return
+        except PermissionError as error:
+            raise ConfigurationError(
+                f"{path} is closed to user {os.geteuid()}, as whom this process runs: run it as the user whose "
+                "journal it is, or name another directory"
+            ) from error
         if not stat.S_ISDIR(info.st_mode):
             raise ConfigurationError(f"{path} is not a directory: move it away, the journal makes its own")
         if info.st_uid != os.geteuid():
