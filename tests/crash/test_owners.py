@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,7 @@ from django_belay.storage.journal.serving.remote import RemoteStore
 from .owners import Owners, owners_of
 
 OPTIONS = OwnerOptions(durability="write", validated_filesystem=True)
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -111,15 +112,37 @@ def test_store_of_another_writer_is_owned(tmp_path: Path) -> None:
     with Owner.open(place, OPTIONS, now=datetime.now(UTC)) as owner:
         [job] = owner.storage.list_jobs(JobFilter(), limit=10)
         assert (job.kind, job.input) == ("theirs", {"n": 1})
+        [inserted] = owner.storage.insert_jobs([NewJob(kind="ours")], now=datetime.now(UTC))
+        assert inserted.job_id < job.id == 2**53 - 1  # exact in JavaScript: theirs does not lead ours
 
 
-def test_ids_that_an_owner_gave_out_are_not_given_out_by_the_next(tmp_path: Path) -> None:
-    now = datetime.now(UTC)
+@pytest.mark.parametrize("step_s", [0.0, 0.3, -3600.0])
+def test_ids_that_an_owner_gave_out_are_not_given_out_by_the_next(tmp_path: Path, step_s: float) -> None:
     given: list[int] = []
-    for _ in range(20):
+    for number in range(20):
+        now = NOW + number * timedelta(seconds=step_s)
         with Owner.open(Place(tmp_path / "belay"), OPTIONS, now=now) as owner:
-            given += owner.storage.reserve_ids(20, now=now)
+            given += owner.storage.reserve_ids(5000 if number % 2 else 2, now=now)
+    assert given == sorted(set(given))
+
+
+def test_owner_whose_run_directory_was_lost_draws_a_second_ahead(tmp_path: Path) -> None:
+    place = Place(tmp_path / "belay")
+    given: list[int] = []
+    for _ in range(3):
+        with Owner.open(place, OPTIONS, now=NOW) as owner:
+            given += owner.storage.reserve_ids(20, now=NOW)
+        shutil.rmtree(place.run)
     assert len(set(given)) == len(given)
+
+
+def test_ids_stay_near_the_clock_however_often_the_owner_changes(tmp_path: Path) -> None:
+    for number in range(20):
+        with Owner.open(Place(tmp_path / "belay"), OPTIONS, now=NOW) as owner:
+            [job_id] = owner.storage.reserve_ids(1, now=NOW)
+        if not number:
+            first = job_id
+    assert job_id - first < 1000 << 12  # milliseconds
 
 
 # -- handing over --------------------------------------------------------------------
@@ -178,7 +201,7 @@ def test_only_the_files_of_the_layout_are_left(owners: Owners) -> None:
         assert owners.wait_for_end(pid) == 0
     assert sorted(path.name for path in owners.place.directory.iterdir()) == ["run", "store"]
     left = {path.name for path in owners.place.run.iterdir()}
-    assert left == {"make.lock", "start.lock", "owner.lock", "owner.log"}
+    assert left == {"make.lock", "start.lock", "owner.lock", "owner.log", "ids"}
 
 
 # -- faults ---------------------------------------------------------------------------

@@ -139,7 +139,11 @@ class Owner:
             try:
                 teller.say("building its indexes")
                 storage = JournalStore(journal, now=now, lease_ttl=options.lease_ttl, profile=options.profile)
-                storage.memory.ids.begin(floor_ms(now) + int(teller.took_s * 1000))
+                storage.memory.ids.begin(
+                    floor_ms(now) + int(teller.took_s * 1000),
+                    given=place.given_ids(),
+                    promise=place.promise_ids,
+                )
             except BaseException:
                 journal.close()
                 raise

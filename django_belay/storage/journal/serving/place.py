@@ -5,6 +5,7 @@
 ``run/owner.sock``     the owner's socket
 ``run/owner.json``     what an owner that does not serve yet is at
 ``run/owner.log``      the output of owners that were started on demand, and of the one before
+``run/ids``            the number that no owner has drawn an id beyond
 ``run/*.lock``         held by who makes the store, starts an owner, or has left word: one at a time
 ``index.sqlite3``      the disposable inspection index
 ====================== =====================================================================
@@ -43,6 +44,7 @@ _DESCRIPTORS: Final = "/proc/self/fd"
 _MAKING: Final = ".new"
 _WORD: Final = "owner.json"
 _SPEAKING: Final = "owner.lock"
+_IDS: Final = "ids"
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +267,33 @@ class Place:
             yield lock.take()
         finally:
             lock.close()
+
+    # -- ids ----------------------------------------------------------------
+
+    def given_ids(self) -> int | None:
+        """The number that no owner has drawn an id beyond; ``None`` where nothing says so."""
+        try:
+            return int((self.run / _IDS).read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def promise_ids(self, number: int) -> None:
+        """Draw no id beyond ``number`` before this is called again.
+
+        Who was given an id and has not inserted it yet dies with the machine, so nothing is synced.
+
+        Raises:
+            JournalError: It cannot be written down.
+        """
+        path = self.run / _IDS
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.pwrite(fd, b"%016d\n" % number, 0)  # as long each time: a kill leaves the old or the new
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise disk.io_error(error, str(path)) from error
 
     # -- what an owner is at ------------------------------------------------
 

@@ -11,7 +11,7 @@ import hashlib
 import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Final
 
@@ -21,6 +21,8 @@ _BEGIN_MS: Final = 1_577_836_800_000  # 2020-01-01T00:00:00Z
 _COUNTER_BITS: Final = 12
 _HALF: Final = 8
 _AHEAD_MS: Final = 1000
+# Numbers that one promise covers: at most sixty promises a second where the clock leads.
+_PROMISED: Final = 1 << 16
 
 
 class IdBook:
@@ -32,20 +34,39 @@ class IdBook:
         self._odd: dict[int, bytes] = {}
         self._numbers_of: dict[bytes, int] = {}
         self._last = 0
+        self._promised = LAST_NUMBER
+        self._promise: Callable[[int], None] = lambda number: None
 
-    def begin(self, now_ms: int) -> None:
-        """Draw none that the owner before may have given out to somebody who has not inserted it yet.
+    def begin(self, now_ms: int, *, given: int | None, promise: Callable[[int], None]) -> None:
+        """Draw none that an owner before may have given out to somebody who has not inserted it yet.
 
-        That one drew by clients' clocks, a moment ago: so this one begins a second ahead, and somewhere
-        in the next one, for clocks that stand still.
+        Args:
+            given: What the owner before promised not to draw beyond; ``None`` where that is not known.
+                Then this one begins a second ahead, and somewhere in the next one: the one before drew
+                by clients' clocks, a moment ago.
+            promise: Called before a number is drawn that is beyond what was promised.
         """
-        ahead = (_AHEAD_MS << _COUNTER_BITS) + int.from_bytes(os.urandom(4)) % (_AHEAD_MS << _COUNTER_BITS)
-        self._last = max(self._last, (max(now_ms - _BEGIN_MS, 0) << _COUNTER_BITS) + ahead)
+        if given is None:
+            spread = _AHEAD_MS << _COUNTER_BITS
+            given = (max(now_ms - _BEGIN_MS, 0) << _COUNTER_BITS) + spread
+            given += int.from_bytes(os.urandom(4)) % spread
+        self._last = self._promised = max(self._last, given)
+        self._promise = promise
 
     def draw(self, now_ms: int) -> int:
-        """The next number: above every one before it, whatever the clock does."""
-        self._last = max(self._last + 1, max(now_ms - _BEGIN_MS, 0) << _COUNTER_BITS)
-        return self._last
+        """The next number: above every one drawn before, whatever the clock does.
+
+        Raises:
+            JournalError: It could not be promised to nobody else.
+        """
+        number = max(self._last + 1, max(now_ms - _BEGIN_MS, 0) << _COUNTER_BITS)
+        while number in self._odd:
+            number += 1
+        if number > self._promised:
+            self._promise(number + _PROMISED)
+            self._promised = number + _PROMISED
+        self._last = number
+        return number
 
     def new_key(self, number: int) -> bytes:
         """A fresh id for a drawn number; it counts once :meth:`add` is told of it."""
@@ -58,11 +79,12 @@ class IdBook:
             recorded: Numbers that are no plain reduction, as the table ``ids`` has them.
         """
         number = (recorded or {}).get(key) or self._free_number(key)
-        self._last = max(self._last, number)
         if number.to_bytes(_HALF) != key[:_HALF]:
-            self._odd[number] = key
+            self._odd[number] = key  # another writer's, which may be anywhere: it does not lead the drawing
             self._numbers_of[key] = number
-        elif not self._numbers or number > self._numbers[-1]:
+            return number
+        self._last = max(self._last, number)
+        if not self._numbers or number > self._numbers[-1]:
             self._numbers.append(number)
             self._halves += key[_HALF:]
         else:
