@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from django_belay.storage.journal.format.manifest import Retention
 from django_belay.storage.journal.store.instants import floor_ms
 from django_belay.storage.journal.store.store import JournalStore
 from django_belay.testing.clock import SimClock
-from tests.behaviour.driving import add, end, running
+from tests.behaviour.driving import add, claim, end, running
 
 HOUR = timedelta(hours=1)
 RETENTION: dict[State, timedelta | None] = {"succeeded": HOUR, "failed": HOUR, "cancelled": HOUR}
@@ -139,3 +140,34 @@ def test_store_is_as_it_was_when_a_compaction_is_given_up(
         compacted(store, clock, stop)
     assert store.memory.hidden == hidden
     assert compacted(store, clock).expired_jobs == 20
+
+
+def test_operations_that_write_nothing_go_on_after_a_compaction(
+    journal_store: JournalStore, clock: SimClock
+) -> None:
+    store = journal_store
+    for job in running(store, clock, 50):
+        end(store, clock, job)
+    clock.advance(HOUR)
+    store.prune_jobs(RETENTION, now=clock.now())
+    compacted(store, clock)  # what was written last has a higher number than anything in the new generation
+    told: list[int] = []
+    asking = threading.Thread(target=lambda: told.append(len(claim(store, clock))), daemon=True)
+    asking.start()
+    asking.join(timeout=10)
+    assert told == [0]
+
+
+def test_whoever_asks_while_a_compaction_switches_waits_for_it(
+    journal_store: JournalStore, clock: SimClock
+) -> None:
+    store = journal_store
+    store.journal.suspend_admission()
+    told: list[int] = []
+    asking = threading.Thread(target=lambda: told.extend(add(store, clock)), daemon=True)
+    asking.start()
+    asking.join(timeout=0.2)
+    assert told == []
+    store.journal.resume_admission()
+    asking.join(timeout=10)
+    assert len(told) == 1

@@ -62,6 +62,7 @@ class GroupCommit:
         self._planned = through
         self._mark = room.mark
         self.through = through
+        self.turn = 0
         self.last_write_s: float | None = None
         self._writing = False
         self._waiters: list[_Waiter] = []
@@ -92,6 +93,7 @@ class GroupCommit:
         """Go on behind another sequence, with nothing gathered and nobody writing."""
         with self._mutex:
             self.through = self._planned = through
+            self.turn += 1
 
     @property
     def is_idle(self) -> bool:
@@ -101,15 +103,20 @@ class GroupCommit:
 
     # -- waiting ------------------------------------------------------------
 
-    def wait(self, sequence: int) -> None:
-        """Return once everything through ``sequence`` is durable; write it when nobody does."""
-        while self.through < sequence:
+    def wait(self, sequence: int, turn: int) -> None:
+        """Return once everything through ``sequence`` is durable; write it when nobody does.
+
+        Args:
+            turn: How often there had been a :meth:`restart` when the sequence was planned. Whatever was
+                planned before the last one is durable, and its number says nothing any more.
+        """
+        while self.turn == turn and self.through < sequence:
             self._check()
-            turn = self._enlist(sequence)
-            if isinstance(turn, _Waiter):
-                self._block(turn)
-            elif turn is not None:
-                self._lead(turn)
+            task = self._enlist(sequence, turn)
+            if isinstance(task, _Waiter):
+                self._block(task)
+            elif task is not None:
+                self._lead(task)
 
     def follow(self, told: Told) -> Callable[[], None]:
         """Be told after each batch through which sequence everything is durable, or why it failed.
@@ -144,10 +151,10 @@ class GroupCommit:
 
     # -- turns --------------------------------------------------------------
 
-    def _enlist(self, sequence: int) -> _Batch | _Waiter | None:
+    def _enlist(self, sequence: int, turn: int) -> _Batch | _Waiter | None:
         """A batch to write, a place among those who wait, or None when it is done."""
         with self._mutex:
-            if self.through >= sequence:
+            if self.turn != turn or self.through >= sequence:
                 return None
             if self._failure is not None:
                 raise self._failure

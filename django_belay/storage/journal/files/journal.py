@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from django_belay.exceptions import JournalError, JournalLocked
 from django_belay.storage.journal.format.extension import Frame
@@ -33,6 +33,10 @@ from .pen import InlinePen, Pen, ScribePen
 from .reclaim import reclaim_predecessor
 from .recovery import Progress, ReadBudgets, Recovered, check_unchanged, recover, revalidate
 from .tail import ROTATION_TARGET_BYTES, Position, Run, Tail, create_successor
+
+# A switch that takes longer will not end any more.
+_LONGEST_SWITCH_S: Final = 30.0
+_LOOK_AGAIN_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,7 @@ class Journal:
         self.options = options
         self.pen = pen
         self.lock = threading.RLock()
+        self._opened = threading.Condition(self.lock)
         self.tail = tail
         self._admits = True
         self._room = Room(ownership.root, options.reserve_bytes)
@@ -147,9 +152,18 @@ class Journal:
             self._commit.add(runs, sequence)
             return sequence
 
-    def wait(self, sequence: int) -> None:
-        """Return once everything through ``sequence`` is durable (or written, by the durability)."""
-        self._commit.wait(sequence)
+    @property
+    def turn(self) -> int:
+        """How often the journal has gone on in another generation: each counts its sequences anew."""
+        return self._commit.turn
+
+    def wait(self, sequence: int, turn: int | None = None) -> None:
+        """Return once everything through ``sequence`` is durable (or written, by the durability).
+
+        Args:
+            turn: :attr:`turn` under the lock in which the sequence was submitted; by default that of now.
+        """
+        self._commit.wait(sequence, self.turn if turn is None else turn)
 
     def follow(self, told: Told) -> Callable[[], None]:
         """Be told once a batch through which sequence everything is durable: for a loop, which must not
@@ -177,15 +191,29 @@ class Journal:
         it saw and what it says; it must be quick and must not wait for anything.
         """
         with self.lock:
-            sequence = self.submit(decide(self.state))
-        self._commit.wait(sequence)
+            sequence, turn = self.submit(decide(self.state)), self.turn
+        self._commit.wait(sequence, turn)
         return sequence
 
     def flush(self) -> None:
         """Wait for everything submitted so far."""
         with self.lock:
-            sequence = self.tail.planned.next_sequence - 1
-        self.wait(sequence)
+            sequence, turn = self.tail.planned.next_sequence - 1, self.turn
+        self.wait(sequence, turn)
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """Hold the owner's lock to decide on records and submit them.
+
+        Waits for a compaction that switches over: it takes a moment, and what is decided after it stands.
+        Do not call it with a frame open.
+        """
+        deadline = time.monotonic() + _LONGEST_SWITCH_S
+        with self.lock:
+            while not self._admits and not self.closed and not self.tail.poisoned:
+                if not self._opened.wait(_LOOK_AGAIN_S) and time.monotonic() >= deadline:
+                    break  # refused with its reason
+            yield
 
     def stop_admission(self) -> None:
         """Refuse new records, wait for the old ones, and make them durable."""
@@ -241,6 +269,7 @@ class Journal:
         """Accept records again."""
         with self.lock:
             self._admits = True
+            self._opened.notify_all()
 
     def close(self) -> None:
         """Write what is pending, then give the store up. Safe to call twice."""

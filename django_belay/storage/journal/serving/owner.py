@@ -56,6 +56,7 @@ class OwnerOptions:
         idle_exit_s: :meth:`Owner.join_until_idle` ends after so long without a client; ``None`` never.
         index: Makes the inspection index of the store in the file; closed with the owner.
         policy: When the store is compacted.
+        clock: Tells a compaction what has expired; by default the store's.
     """
 
     durability: Durability = "sync"
@@ -67,6 +68,7 @@ class OwnerOptions:
     idle_exit_s: float | None = None
     index: Callable[[JournalStore, Path], Closable] | None = None
     policy: Policy = field(default_factory=Policy)
+    clock: Callable[[], datetime] | None = None
 
 
 def longest(retention: Mapping[State, timedelta | None]) -> Retention:
@@ -179,6 +181,7 @@ class Owner:
             policy=self.options.policy,
             look=self._look,
             failed=self._fail,
+            clock=self.options.clock,
         )
         self._upkeep.start()
         self._word.end()

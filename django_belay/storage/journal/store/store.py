@@ -167,8 +167,8 @@ class JournalStore:
     # -- one operation ------------------------------------------------------
 
     def _apply(self, name: str, now: datetime, operation: Callable[[Unit], T]) -> T:
-        """Decide and write; the answer holds once :meth:`_settle` has waited."""
-        with self.journal.lock:
+        """Decide and write; the answer holds once :meth:`_wait` has waited."""
+        with self.journal.deciding():
             unit = Unit(self.memory, name, now)
             answer = operation(unit)
             self._commit(unit, answer)
@@ -178,9 +178,11 @@ class JournalStore:
 
     def _commit(self, unit: Unit, answer: Any) -> None:
         """Write what a unit changed, in whose name its record says."""
-        self._written = self.memory.commit(unit, client=OWNER, request=0) or self._written
+        written = self.memory.commit(unit, client=OWNER, request=0)
+        if written:
+            self._written = written, self.journal.turn
 
-    _written = 0
+    _written: tuple[int, int] | None = None
 
     def _write(self, name: str, now: datetime, operation: Callable[[Unit], T]) -> T:
         answer = self._apply(name, now, operation)
@@ -189,8 +191,8 @@ class JournalStore:
 
     def _wait(self) -> None:
         """Answer nothing that is not durable, what others wrote and this answer saw included."""
-        if self._written:
-            self.journal.wait(self._written)
+        if self._written is not None:
+            self.journal.wait(*self._written)
 
     def _read(self, operation: Callable[[Unit], T], now: datetime | None = None) -> T:
         with self.journal.lock:
@@ -313,7 +315,7 @@ class JournalStore:
         self, delay_of: Callable[[Row], timedelta | None], *, now: datetime, limit: int
     ) -> list[Reclaimed]:
         reclaimed: list[Reclaimed] = []
-        with self.journal.lock:
+        with self.journal.deciding():
             for row in self.memory.view.expired(floor_ms(now)):
                 if len(reclaimed) == limit:
                     break
