@@ -29,6 +29,13 @@ SERVE = Path(__file__).with_name("serve_owner.py")
 LEASE = timedelta(seconds=30)
 
 
+def owner_of(place: Place) -> int:
+    """The process that serves a directory now. Raises OSError."""
+    with place.connect(5.0) as connection:
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", raw)[0])
+
+
 class Owners:
     """Starts owners of a directory, and knows which of its processes are left."""
 
@@ -67,9 +74,7 @@ class Owners:
 
     def pid(self) -> int:
         """Who serves now."""
-        with self.place.connect(5.0) as connection:
-            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return int(struct.unpack("3i", raw)[0])
+        return owner_of(self.place)
 
     def kill(self, number: int = signal.SIGKILL) -> int:
         """Send the owner a signal; its process id."""
