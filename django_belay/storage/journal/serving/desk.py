@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from django_belay.exceptions import StorageError
+from django_belay.storage.journal.store.answered import Call
 from django_belay.storage.journal.store.served import ServedStore
 from django_belay.storage.journal.store.store import JournalStore
 
@@ -67,15 +70,21 @@ class Desk:
             raise Refused(f"request {request.number} came after {last}")
         kept = self._answers.find(client, request.number)
         if kept is None:
-            kept = self._apply(request)
+            kept = self._apply(client, request)
             if not request.operation.is_reading:
                 self._answers.keep(client, request.number, kept)
         return _framed(request.number, kept)
 
-    def _apply(self, request: Request) -> list[Any]:
+    def forget_idle(self) -> None:
+        """Forget the answers in the journal that nobody will ask for again."""
+        self._store.forget_answers(now=datetime.now(UTC))
+
+    def _apply(self, client: str, request: Request) -> list[Any]:
         operation = request.operation
+        call = Call(client, request.number, request.is_resent)
         try:
-            answer = getattr(self._store, operation.name)(**request.arguments)
+            with nullcontext() if operation.is_repeatable else self._store.calling(call):
+                answer = getattr(self._store, operation.name)(**request.arguments)
         except Exception as error:
             if not isinstance(error, StorageError):
                 logger.debug("%s failed", operation.name, exc_info=True)

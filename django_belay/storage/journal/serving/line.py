@@ -170,12 +170,16 @@ class Lines:
         self._most = most
         self._store: str | None = None
         self._is_closed = False
+        self._epoch: str | None = None
+        #: Called with a line of its own before anything else is asked of an owner that took over.
+        self.on_take_over: Callable[[Line], None] = lambda line: None
         self._begin()
 
     def _begin(self) -> None:
         self._process_id = os.getpid()
         self._free: list[Line] = []
         self._lock = threading.Lock()
+        self._meeting = threading.RLock()
         self._room = threading.Semaphore(self._most)
 
     def ask(self, operation: Operation, cells: list[Any]) -> Any:
@@ -243,7 +247,31 @@ class Lines:
                 f"the journal's directory holds store {connection.store} now, this process began with "
                 f"{self._store}: start it anew"
             )
+        if role == "calls":
+            try:
+                self._meet(connection.epoch)
+            except BaseException:
+                connection.close()
+                raise
         return connection
+
+    def _meet(self, epoch: str) -> None:
+        """Tell an owner that took over what it has to know first; others wait until it does."""
+        with self._meeting:
+            before = self._epoch
+            if epoch == before:
+                return
+            self._epoch = epoch
+            if before is None:
+                return
+            line = Line(self)
+            try:
+                self.on_take_over(line)
+            except BaseException:
+                self._epoch = before  # whoever comes next tells it
+                raise
+            finally:
+                line.close()
 
     def close(self) -> None:
         """Hang up: at once what nobody uses now, the others once they are answered."""

@@ -38,6 +38,16 @@ READING: Final = frozenset(
     }
 )  # fmt: skip
 
+#: What may be applied again without harm: it finds what it did, looks for what is there now, or, a claim,
+#: runs out with its lease.
+REPEATABLE: Final = frozenset(
+    {
+        "adopt_leases", "beat", "claim", "claim_limited", "insert_members", "insert_reserved", "prune_jobs",
+        "prune_nodes", "prune_rate", "prune_signals", "reclaim", "register_waiter", "renew_leases",
+        "reserve_ids", "resettle_parents", "resettle_signals", "resettle_workflows",
+    }
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
@@ -60,6 +70,11 @@ class Operation:
     def is_reading(self) -> bool:
         """Whether it changes nothing."""
         return self.name in READING
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the next owner may apply it again without knowing what the one before answered."""
+        return self.name in READING or self.name in REPEATABLE
 
     def encode_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arguments of a call in the order of the parameters.

@@ -45,8 +45,9 @@ from django_belay.storage.base import (
 from django_belay.storage.journal.store.claiming import Expired
 from django_belay.storage.journal.store.store import ATOMIC_STEP, JournalStore
 
+from .held import HeldLeases
 from .hints import RemoteListener
-from .line import Dial, Lines
+from .line import Dial, Line, Lines
 from .operations import OPERATIONS
 
 P = ParamSpec("P")
@@ -68,7 +69,16 @@ class RemoteStore:
     """
 
     def __init__(self, dial: Dial, *, connections: int = 64, patience_s: float = 10.0) -> None:
+        self._held = HeldLeases()
         self._lines = Lines(dial, most=connections, patience_s=patience_s)
+        self._lines.on_take_over = self._tell_of_runs
+
+    def _tell_of_runs(self, line: Line) -> None:
+        """Whose core jobs run is in the memory of their owner alone: the next one is told."""
+        leases = self._held.all()
+        if leases:
+            operation = OPERATIONS["adopt_leases"]
+            line.ask(operation, operation.encode_call([leases], {}))
 
     def _ask(self, method: Callable[Concatenate[JournalStore, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         operation = OPERATIONS[method.__name__]
@@ -98,10 +108,14 @@ class RemoteStore:
         return self.reclaim(delays, now=now, limit=limit) if delays else []
 
     def ack(self, ack: Ack, *, now: datetime) -> AckResult:
-        return self._ask(JournalStore.ack, _storable(ack), now=now)
+        result = self._ask(JournalStore.ack, _storable(ack), now=now)
+        self._held.drop([ack.lease])
+        return result
 
     def ack_group(self, acks: Sequence[Ack], *, now: datetime) -> list[AckResult]:
-        return self._ask(JournalStore.ack_group, [_storable(ack) for ack in acks], now=now)
+        results = self._ask(JournalStore.ack_group, [_storable(ack) for ack in acks], now=now)
+        self._held.drop([ack.lease for ack in acks])
+        return results
 
     # -- as they stand
 
@@ -170,17 +184,23 @@ class RemoteStore:
     def claim(
         self, round_: ClaimRound, *, demands: Sequence[Demand], limited: Sequence[str] = (), now: datetime
     ) -> Claimed:
-        return self._ask(JournalStore.claim, round_, demands=demands, limited=limited, now=now)
+        claimed = self._ask(JournalStore.claim, round_, demands=demands, limited=limited, now=now)
+        self._held.add(claimed.jobs)
+        return claimed
 
     def claim_limited(
         self, round_: ClaimRound, *, demand: Demand, limits: Limits, local_limit: int, now: datetime
     ) -> list[Job]:
-        return self._ask(
+        jobs = self._ask(
             JournalStore.claim_limited, round_, demand=demand, limits=limits, local_limit=local_limit, now=now
         )
+        self._held.add(jobs)
+        return jobs
 
     def renew_leases(self, leases: Sequence[Lease], *, until: datetime) -> Renewal:
-        return self._ask(JournalStore.renew_leases, leases, until=until)
+        renewal = self._ask(JournalStore.renew_leases, leases, until=until)
+        self._held.drop([lease for lease in leases if lease.job_id in renewal.lost])
+        return renewal
 
     def adopt_leases(self, leases: Sequence[Lease]) -> None:
         return self._ask(JournalStore.adopt_leases, leases)
@@ -192,7 +212,9 @@ class RemoteStore:
         return self._ask(JournalStore.reclaim, delays, now=now, limit=limit)
 
     def hand_back(self, leases: Sequence[Lease], *, now: datetime) -> list[AckResult]:
-        return self._ask(JournalStore.hand_back, leases, now=now)
+        results = self._ask(JournalStore.hand_back, leases, now=now)
+        self._held.drop(leases)
+        return results
 
     def retry(self, job_id: int, *, now: datetime) -> Controlled:
         return self._ask(JournalStore.retry, job_id, now=now)

@@ -29,6 +29,8 @@ logger = logging.getLogger("django_belay.journal")
 
 #: How often it is looked for clients that stall.
 _LOOK_S: Final = 1.0
+#: How often kept answers are gone through.
+_FORGET_S: Final = 600.0
 _HINTS: Final = form_of(list[Hint], where="hints")
 
 
@@ -104,6 +106,7 @@ class Server:
 
     def _loop(self) -> None:
         look_at = time.monotonic() + _LOOK_S
+        forget_at = time.monotonic() + _FORGET_S
         while not self._is_over():
             timeout_s = _LOOK_S if self._stop_at is None else 0.01
             for key, events in self._selector.select(timeout_s):
@@ -116,6 +119,9 @@ class Server:
             if time.monotonic() >= look_at:
                 look_at = time.monotonic() + _LOOK_S
                 self._close_stalled()
+            if time.monotonic() >= forget_at:
+                forget_at = time.monotonic() + _FORGET_S
+                self._desk.forget_idle()
 
     def _is_over(self) -> bool:
         if self._stop_at is None:

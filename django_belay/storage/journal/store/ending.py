@@ -32,6 +32,19 @@ def ack(unit: Unit, one: Ack) -> AckResult:
     return Applied(job_id, unit.get(job_id)["state"])
 
 
+def find_written(unit: Unit, one: Ack) -> Applied | None:
+    """The answer to an end that this very lease has written before; ``None`` where it has not.
+
+    The attempt is the token: only its holder could bring the job from there to where it is.
+    """
+    row = unit.find(one.lease.job_id)
+    if row is None or isinstance(one.outcome, Awaiting):
+        return None
+    changes = apply_outcome(one.outcome, now=unit.now, cancel_requested=row["cancel_requested"])
+    is_so = row["state"] == changes.state and row["attempt"] == one.lease.attempt + changes.attempt_delta
+    return Applied(row["id"], row["state"]) if is_so else None
+
+
 def is_fenced(row: Row, lease: Lease) -> bool:
     """Whether the row is still held under the lease (§7, rule 15)."""
     return (

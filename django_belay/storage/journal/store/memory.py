@@ -21,7 +21,7 @@ from django_belay.storage.journal.format.snapshot import Job as CoreJob
 from django_belay.storage.journal.state import finished
 from django_belay.storage.journal.state.rows import ExtendedJob, FinishedRow
 
-from . import core, strict
+from . import answered, core, strict
 from .ids import IdBook
 from .row import COLUMNS, Row
 from .unit import Unit
@@ -155,7 +155,7 @@ class Memory:
 
     # -- writing ------------------------------------------------------------
 
-    def commit(self, unit: Unit, *, client: str, request: int) -> int:
+    def commit(self, unit: Unit) -> int:
         """Write what a unit changed; the sequence to wait for, 0 when it changed nothing.
 
         Raises:
@@ -163,7 +163,7 @@ class Memory:
         """
         if unit.is_empty:
             return 0
-        records = _Records(self, unit, client, request)
+        records = _Records(self, unit)
         batch = records.build()
         if batch:
             sequence = self.journal.submit(batch)
@@ -222,11 +222,9 @@ class Memory:
 class _Records:
     """The records of one unit."""
 
-    def __init__(self, memory: Memory, unit: Unit, client: str, request: int) -> None:
+    def __init__(self, memory: Memory, unit: Unit) -> None:
         self._memory = memory
         self._unit = unit
-        self._client = client
-        self._request = request
         self._orders = core.Orders(memory.state.next_order)
         self._records: list[Payload] = []
         self._jobs: dict[str, Any] = {}
@@ -326,14 +324,17 @@ class _Records:
         """One operation record, or several in a frame."""
         if not jobs and not tables:
             return
+        if self._unit.answer is not None:
+            key, row = self._unit.answer
+            tables = {**tables, answered.TABLE: {key: row}}
         bodies = list(_split(jobs, tables))
         operations: list[Payload] = [
             Operation(
                 at=self._unit.at,
-                client=self._client,
+                client=self._unit.client,
                 effects=body,
                 op=self._unit.name,
-                request=self._request,
+                request=self._unit.request,
             )
             for body in bodies
         ]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from django_belay.contract.admission import Limits
 from django_belay.contract.job import JSON, Event, Job, Lease, NewJob, Signal, Standing, Step
@@ -72,8 +72,6 @@ logger = logging.getLogger("django_belay.sweeper")
 
 T = TypeVar("T")
 
-#: Who an operation's record names when no client asked for it.
-OWNER = "owner"
 #: Why there is no atomic step.
 ATOMIC_STEP: Final = (
     "an atomic step needs a storage in the database of your models; the journal is no such "
@@ -171,16 +169,12 @@ class JournalStore:
         with self.journal.deciding():
             unit = Unit(self.memory, name, now)
             answer = operation(unit)
-            self._commit(unit, answer)
+            written = self.memory.commit(unit)
+            if written:
+                self._written = written, self.journal.turn
         if unit.queues_due or unit.ended:
             self.hub.publish(queues=unit.queues_due, ended=unit.ended)
         return answer
-
-    def _commit(self, unit: Unit, answer: Any) -> None:
-        """Write what a unit changed, in whose name its record says."""
-        written = self.memory.commit(unit, client=OWNER, request=0)
-        if written:
-            self._written = written, self.journal.turn
 
     _written: tuple[int, int] | None = None
 
@@ -337,14 +331,14 @@ class JournalStore:
         return reclaimed
 
     def ack(self, ack: Ack, *, now: datetime) -> AckResult:
-        return self._write("ack", now, lambda unit: ending.ack(unit, ack))
+        return self._write("ack", now, lambda unit: self._end(unit, ack))
 
     def ack_group(self, acks: Sequence[Ack], *, now: datetime) -> list[AckResult]:
         results: list[AckResult | None] = []
         failures: dict[int, Exception] = {}
         for index, one in enumerate(acks):
             try:
-                results.append(self._apply("ack", now, partial(ending.ack, one=one)))
+                results.append(self._apply("ack", now, partial(self._end, ack=one)))
             except Exception as error:
                 results.append(None)
                 failures[index] = error
@@ -352,6 +346,9 @@ class JournalStore:
         if failures:
             raise AckGroupError(results, failures)
         return [result for result in results if result is not None]
+
+    def _end(self, unit: Unit, ack: Ack) -> AckResult:
+        return ending.ack(unit, ack)
 
     def hand_back(self, leases: Sequence[Lease], *, now: datetime) -> list[AckResult]:
         return self.ack_group([Ack(lease=lease, outcome=Snoozed(until=now)) for lease in leases], now=now)

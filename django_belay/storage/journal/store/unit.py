@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django_belay.contract.state import State
 from django_belay.exceptions import JobNotFound
@@ -19,6 +19,9 @@ from .row import Row
 
 if TYPE_CHECKING:
     from .memory import Memory
+
+#: Who an operation's record names when no client asked for it.
+OWNER: Final = "owner"
 
 
 class Unit:
@@ -40,6 +43,11 @@ class Unit:
         self.queues_due: set[str] = set()
         self.ended: list[int] = []
         self.reheld: list[int] = []
+        #: Who asked, in the operation's record.
+        self.client = OWNER
+        self.request = 0
+        #: Key and row of what was answered, written where the operation has a record of its own.
+        self.answer: tuple[str, dict[str, Any]] | None = None
 
     def due(self, instant: datetime | None) -> int | None:
         """The millisecond at which something is due: never early, and at once what is due already.
