@@ -118,6 +118,7 @@ class Told:
 
     inserted: list[int] = field(default_factory=list)
     ended: dict[int, bytes] = field(default_factory=dict)
+    followed: list[int] = field(default_factory=list)
     events: list[int] = field(default_factory=list)
     tokens: int = 0
     debits: int = 0
@@ -189,11 +190,13 @@ class Client(threading.Thread):
         claimed = self._store.claim(round_, demands=[Demand(queue=self._queue, take=2)], now=now)
         for job in claimed.jobs:
             result = f'"{self.name} {self.done}"'.encode()
-            outcome = Succeeded(result)
-            answer = self._store.ack(Ack(lease=Lease.of(job), outcome=outcome), now=datetime.now(UTC))
+            following = (NewJob(kind="following", input={"after": job.id}),) * self._rng.randrange(2)
+            ack = Ack(lease=Lease.of(job), outcome=Succeeded(result), enqueue=following)
+            answer = self._store.ack(ack, now=datetime.now(UTC))
             assert isinstance(answer, Applied), answer
             assert job.id not in self.told.ended
             self.told.ended[job.id] = result
+            self.told.followed += [job.id] * len(following)
 
     def _note(self) -> None:
         number = len(self.told.events) + 1
