@@ -385,3 +385,19 @@ def test_ids_ascend_and_jobs_run_when_the_clock_goes_back_between_owners(tmp_pat
                 given += [one.job_id for one in store.insert_jobs([NewJob(kind="k")] * 3, now=now)]
                 assert claim_all(store, now) == given[-3:]
     assert given == sorted(set(given))
+
+
+def test_clock_that_goes_back_under_an_owner_loses_no_job_and_no_lease(tmp_path: Path) -> None:
+    place = Place(tmp_path / "belay")
+    with Owner.open(place, OPTIONS, now=NOW) as owner:
+        owner.start()
+        with closing(RemoteStore(Dialer(place, start=None))) as store:
+            earlier, later = NOW - timedelta(hours=1), NOW + timedelta(minutes=1)
+            [first] = [one.job_id for one in store.insert_jobs([NewJob(kind="k")], now=NOW)]
+            [second] = [one.job_id for one in store.insert_jobs([NewJob(kind="k")], now=earlier)]
+            assert first < second
+            assert sorted(claim_all(store, NOW)) == [first, second]
+            for now, expired in ((earlier, []), (later, [first, second])):
+                reclaimed = store.reclaim_expired(now=now, backoff=lambda attempt: timedelta(0))
+                assert sorted(one.job_id for one in reclaimed) == expired
+            assert sorted(claim_all(store, later)) == [first, second]
