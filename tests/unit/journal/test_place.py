@@ -90,6 +90,8 @@ def test_file_in_the_place_of_the_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "belay").write_text("")
     with pytest.raises(ConfigurationError, match="cannot be made"):
         Place(tmp_path / "belay").prepare()
+    with pytest.raises(ConfigurationError, match="cannot be made"):
+        make(Place(tmp_path / "belay"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "store").write_text("")
     with pytest.raises(ConfigurationError, match="is not a directory"):

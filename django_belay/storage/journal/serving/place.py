@@ -153,7 +153,7 @@ class Place:
     def _check_mine(self, path: Path) -> None:
         try:
             info = path.lstat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         except PermissionError as error:
             raise ConfigurationError(
