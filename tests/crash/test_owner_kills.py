@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from django_belay.contract.job import NewJob
 from django_belay.storage.base import JobFilter
 from django_belay.storage.journal.files.journal import JournalOptions, open_journal
 from django_belay.storage.journal.serving.place import Place
+from django_belay.storage.journal.serving.remote import RemoteStore
 from django_belay.storage.journal.store.store import JournalStore
 from tests.unit.journal import by_hand
 
@@ -134,6 +137,39 @@ def test_two_hundred_kills(tmp_path: Path, durability: str) -> None:
         f"{sum(back > BACK_WITHIN_S for back in backs)} over {BACK_WITHIN_S:g} s; load {os.getloadavg()[0]:.1f}"
     )
     assert len(backs) == ROUNDS
+
+
+def test_killed_owner_leaves_no_part_of_an_operation_of_many_records(tmp_path: Path) -> None:
+    told: list[list[int]] = []
+    errors: list[BaseException] = []
+    stop = threading.Event()
+    rng = random.Random(1)
+
+    def insert_many(store: RemoteStore) -> None:
+        jobs = [NewJob(kind="k", priority=1, input={"text": "x" * 15_000})] * 600  # more than a record holds
+        try:
+            while not stop.is_set():
+                told.append([one.job_id for one in store.insert_jobs(jobs, now=datetime.now(UTC))])
+        except BaseException as error:
+            errors.append(error)
+
+    with owners_of(tmp_path / "belay") as owners, closing(owners.dial()) as store:
+        client = threading.Thread(target=insert_many, args=(store,))
+        client.start()
+        for _ in range(2):
+            many = len(told) + 1
+            until(lambda many=many: len(told) >= many or bool(errors))  # type: ignore[misc]
+            time.sleep(rng.uniform(0.05, 0.4))  # the moment of the kill is what is tested
+            owners.kill()
+        stop.set()
+        client.join()
+        assert errors == []
+        owners.end()
+        seen = by_hand.read_store(owners.place.store)
+        assert len(seen["extended"]) == sum(map(len, told))
+        with closing(open_store(owners.place)) as left:
+            there = [job.id for job in left.list_jobs(JobFilter(), limit=10**6)]
+        assert sorted(there) == sorted(job_id for ids in told for job_id in ids)
 
 
 def test_independent_reader_opens_the_store_beside_its_owner_and_after_its_death(tmp_path: Path) -> None:
