@@ -165,8 +165,6 @@ def test_killed_owner_leaves_no_part_of_an_operation_of_many_records(tmp_path: P
         client.join()
         assert errors == []
         owners.end()
-        seen = by_hand.read_store(owners.place.store)
-        assert len(seen["extended"]) == sum(map(len, told))
         with closing(open_store(owners.place)) as left:
             there = [job.id for job in left.list_jobs(JobFilter(), limit=10**6)]
         assert sorted(there) == sorted(job_id for ids in told for job_id in ids)
