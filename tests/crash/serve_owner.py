@@ -7,12 +7,14 @@ OPTIONS is a JSON object; each key may be left out:
     hold            a file: as long as it is there, the opening of a store that has records does not go on
     compact         hours that ended jobs are kept; then the store is compacted without pause
     share           which part of the time a compaction works
+    file_bytes      no file grows beyond: what a quota does that the file system does not tell of
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import resource
 import signal
 import sys
 import threading
@@ -38,6 +40,8 @@ def main() -> None:
         segment_bytes=told.get("segment_bytes", 1 << 20),
         **compacting(told),
     )
+    if "file_bytes" in told:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (told["file_bytes"], told["file_bytes"]))
     place = Place(Path(sys.argv[1]))
     try:
         owner = Owner.open(place, options, now=datetime.now(UTC), wait_s=2.0, progress=holding(told))

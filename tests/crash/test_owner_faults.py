@@ -22,8 +22,9 @@ import pytest
 
 from django_belay.contract.job import NewJob
 from django_belay.exceptions import JournalError, JournalFull, StorageError, Unavailable
-from django_belay.storage.base import ClaimRound, Demand, Storage
+from django_belay.storage.base import ClaimRound, Demand, JobFilter, Storage
 from django_belay.storage.journal.files import filesystem
+from django_belay.storage.journal.files.salvage import salvage
 from django_belay.storage.journal.serving.dialing import Dialer
 from django_belay.storage.journal.serving.owner import Owner, OwnerOptions
 from django_belay.storage.journal.serving.place import Place
@@ -135,6 +136,30 @@ def test_disk_without_a_free_byte_keeps_nobody_from_reading(tmp_path: Path) -> N
         assert owners.started == 3
 
 
+def test_write_that_is_cut_short_unforeseen_is_named_and_salvaged(tmp_path: Path) -> None:
+    told: list[int] = []
+
+    def add_for_ever(store: RemoteStore) -> None:
+        while True:
+            told.extend(add(store, 10))
+
+    with (
+        owners_of(tmp_path / "belay", file_bytes=100_000) as owners,
+        closing(owners.dial(patience_s=3.0)) as store,
+        pytest.raises(
+            Unavailable, match=r"incomplete_record.* last good sequence \d+: .*belay_journal salvage"
+        ),
+    ):
+        add_for_ever(store)
+    salvaged = Place(tmp_path / "salvaged")
+    salvaged.prepare()
+    salvage(str(owners.place.store), str(salvaged.store), durability="write", validated_filesystem=True)
+    with Owner.open(salvaged, OPTIONS, now=datetime.now(UTC)) as owner:
+        there = {job.id for job in owner.storage.list_jobs(JobFilter(), limit=10**6)}
+    assert len(told) > 50
+    assert set(told) <= there
+
+
 def test_read_only_file_system_is_named_to_owners_and_clients(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", "96m") as disk:
         place = Place(disk / "belay")
@@ -179,6 +204,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from django_belay.storage.base import JobFilter
 from django_belay.storage.journal.files import filesystem
+from django_belay.storage.journal.files.salvage import salvage
 from django_belay.storage.journal.serving.dialing import Dialer
 from django_belay.storage.journal.serving.owner import Owner, OwnerOptions
 from django_belay.storage.journal.serving.place import Place
@@ -313,6 +339,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from django_belay.contract.job import NewJob
 from django_belay.storage.journal.files import filesystem
+from django_belay.storage.journal.files.salvage import salvage
 from django_belay.storage.journal.serving.dialing import Dialer
 from django_belay.storage.journal.serving.place import Place
 from django_belay.storage.journal.serving.remote import RemoteStore
