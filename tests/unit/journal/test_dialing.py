@@ -100,3 +100,14 @@ def test_owner_that_does_not_come_up_is_started_again_later(
     with pytest.raises(Unavailable, match="ConfigurationError: no such setting"):
         dialer(0.4)
     assert 2 <= len(started) <= 4  # after 0.05, 0.1, 0.2 seconds
+
+
+def test_starter_that_was_stopped_is_not_waited_for_for_ever(
+    place: Place, serve: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialing, "LONGEST_START_S", 0.3)
+    with place.starting():  # another process, which does not go on
+        dialer = Dialer(place, start=serve)
+        with pytest.raises(Unavailable):
+            dialer(0.1)
+        dialer(5.0).close()

@@ -19,6 +19,8 @@ logger = logging.getLogger("django_belay.journal")
 #: An owner that was started and is not heard of is started again after so long, then twice as long.
 RESTART_S: Final = 2.0
 _LONGEST_RESTART_S: Final = 60.0
+#: Whoever has been starting one for longer is taken for stopped: the store's lock decides between two.
+LONGEST_START_S: Final = 15.0
 # How often it is looked whether an owner answers: at first often, it may be handing over.
 _FIRST_WAIT_S: Final = 0.002
 _LONGEST_WAIT_S: Final = 0.05
@@ -41,6 +43,7 @@ class Dialer:
         self._starting = threading.Lock()
         self._next_start = 0.0
         self._pause_s = RESTART_S
+        self._others_since: float | None = None
 
     def __call__(self, patience_s: float) -> socket.socket:
         """A connected socket within so many seconds.
@@ -67,7 +70,7 @@ class Dialer:
             connection = self.place.connect(min(timeout_s, 1.0))
         except OSError as error:
             return error
-        self._next_start, self._pause_s = 0.0, RESTART_S
+        self._next_start, self._pause_s, self._others_since = 0.0, RESTART_S, None
         return connection
 
     def _is_on_its_way(self, found: OSError) -> bool:
@@ -82,7 +85,9 @@ class Dialer:
             if time.monotonic() < self._next_start:
                 return
             with self.place.starting() as is_mine:
-                if is_mine and not self.place.has_owner() and self.place.told() is None:
+                may_start = is_mine or self._is_given_up()
+                if may_start and not self.place.has_owner() and self.place.told() is None:
+                    self._others_since = None
                     self._start_and_wait(deadline)
         except OSError as error:
             raise Unavailable(
@@ -90,6 +95,13 @@ class Dialer:
             ) from error
         finally:
             self._starting.release()
+
+    def _is_given_up(self) -> bool:
+        """Whether another process has been starting an owner for too long, as far as was seen from here."""
+        now = time.monotonic()
+        if self._others_since is None:
+            self._others_since = now
+        return now - self._others_since >= LONGEST_START_S
 
     def _start_and_wait(self, deadline: float) -> None:
         """Keep the others from starting one, until this one is heard of."""
