@@ -43,7 +43,7 @@ from django_belay.storage.journal.format.record import frame
 from django_belay.storage.journal.format.scan import SegmentScan
 from django_belay.storage.journal.format.segment import SegmentHeader, encode_header
 from django_belay.storage.journal.format.snapshot import decode_snapshot
-from django_belay.storage.journal.state.rows import columns_at
+from django_belay.storage.journal.state.rows import columns_of, stated_columns
 from django_belay.storage.journal.state.store_state import StoreState
 from tests.crash.power_cut import Recorder
 
@@ -210,7 +210,7 @@ def test_a_revision_that_cannot_grow() -> None:
 
 def test_a_trail_that_leads_elsewhere() -> None:
     item = Operation(at=1, client="c", effects=encode_body({}), op="x", request=1)
-    assert reason(columns_at, item, b"j" * 16) == "trail_mismatch"
+    assert reason(columns_of, stated_columns(item), b"j" * 16) == "trail_mismatch"
 
 
 # -- opening -------------------------------------------------------------------

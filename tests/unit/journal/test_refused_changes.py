@@ -82,7 +82,7 @@ def test_an_operation_that_cannot_be_read_back_changes_nothing(
     with own(root) as journal:
         ready, done = {"state": "ready"}, {"state": "succeeded"}
         journal.append(
-            [operation({FIRST: {"revision": 1, "set": ready}, SECOND: {"revision": 1, "set": done}})]
+            [operation({job: {"revision": 1, "set": row}}) for job, row in ((FIRST, ready), (SECOND, done))]
         )
         before = rows_of(journal.state)
         change = operation(

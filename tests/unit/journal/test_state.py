@@ -27,7 +27,14 @@ from django_belay.storage.journal.format.extension import Frame, Operation, Row,
 from django_belay.storage.journal.format.snapshot import Job, check_job
 from django_belay.storage.journal.state.occurrence import next_cron_ms, next_due_ms
 from django_belay.storage.journal.state.retry import draw_due, due_window
-from django_belay.storage.journal.state.rows import COLUMNS, ExtendedJob, FinishedRow, columns_at, shrink
+from django_belay.storage.journal.state.rows import (
+    COLUMNS,
+    ExtendedJob,
+    FinishedRow,
+    columns_of,
+    shrink,
+    stated_columns,
+)
 from django_belay.storage.journal.state.store_state import StoreState
 
 from .history import History, definition, schedule, view
@@ -114,7 +121,7 @@ class Kept:
         return self.items[where].definition
 
     def columns(self, where: int, job_id: bytes) -> dict[str, Any]:
-        return columns_at(self.items[where], job_id)
+        return columns_of(stated_columns(self.items[where]), job_id)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import threading
 from collections import OrderedDict
 from typing import Any, Final
 
@@ -16,37 +18,51 @@ from django_belay.storage.journal.format.refusal import located, refuse
 from django_belay.storage.journal.format.segment import segment_name
 from django_belay.storage.journal.format.snapshot import decode_snapshot
 from django_belay.storage.journal.state.finished import place
-from django_belay.storage.journal.state.rows import columns_at
+from django_belay.storage.journal.state.rows import columns_of, stated_columns
 
 from . import disk
 from .disk import Directory, File
 
 _FIRST_READ: Final = 1024
 _OPEN_FILES: Final = 64
+#: Operations of many jobs that are kept decoded: their jobs are often read one after the other.
+_KEPT: Final = 4
 
 
 class SegmentReader:
-    """Random reads in one generation's segments; every record is checked again as it is read."""
+    """Random reads in one generation's segments; every record is checked again as it is read.
+
+    Safe to use from many threads: a compaction reads beside the owner.
+    """
 
     def __init__(self, segments: Directory) -> None:
         # A directory of its own, so that a reader outlives whoever opened the first one.
         self._segments = Directory(fd=os.dup(segments.fd), path=segments.path)
         self._files: OrderedDict[int, File] = OrderedDict()
+        self._kept: OrderedDict[int, dict[bytes, dict[str, Any]]] = OrderedDict()
+        self._lock = threading.RLock()
 
     def turn_to(self, segments: Directory) -> None:
         """Read from another generation from now on."""
-        self.close()
-        self._segments = Directory(fd=os.dup(segments.fd), path=segments.path)
+        with self._lock:
+            self.close()
+            self._segments = Directory(fd=os.dup(segments.fd), path=segments.path)
 
     def close(self) -> None:
         """Let go of every file."""
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
-        self._segments.close()
+        with self._lock:
+            for file in self._files.values():
+                file.close()
+            self._files.clear()
+            self._kept.clear()
+            self._segments.close()
 
     def record(self, where: int) -> Record:
         """The record at a location."""
+        with self._lock:
+            return self._record(where)
+
+    def _record(self, where: int) -> Record:
         segment_id, offset = place(where)
         file = self._open(segment_id)
         try:
@@ -71,9 +87,21 @@ class SegmentReader:
 
     def columns(self, where: int, job_id: bytes) -> dict[str, Any]:
         """The columns that the row or operation at a location states for a job."""
-        record = self.record(where)
-        item = decode_extension(record.record_type, record.payload_schema, record.payload)
-        return columns_at(item, job_id)
+        with self._lock:
+            stated = self._kept.get(where)
+            if stated is None:
+                record = self._record(where)
+                item = decode_extension(record.record_type, record.payload_schema, record.payload)
+                stated = stated_columns(item)
+                if len(stated) > 1:
+                    self._keep(where, stated)
+            columns = columns_of(stated, job_id)
+            return copy.deepcopy(columns) if len(stated) > 1 else columns
+
+    def _keep(self, where: int, stated: dict[bytes, dict[str, Any]]) -> None:
+        self._kept[where] = stated
+        if len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
 
     def result(self, where: int) -> ResultRecorded:
         """The result at a location."""

@@ -12,7 +12,7 @@ is a tombstone. Nothing is recomputed here: a record says what changed, and that
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -136,15 +136,21 @@ def extend_trail(trail: tuple[int, ...], where: int, *, first: bool) -> tuple[in
     return (*trail, where) if where and (trail or first) else ()
 
 
-def columns_at(item: object, job_id: bytes) -> dict[str, Any]:
-    """The columns that the record at a place of a job's trail states."""
+def stated_columns(item: object) -> dict[bytes, dict[str, Any]]:
+    """The columns that the record at a place of a trail states, for each of its jobs."""
     if isinstance(item, Row):
-        return read_row(item).row
+        return {item.job_id: read_row(item).row}
     assert isinstance(item, Operation)
-    for effect in read_effects(item):
-        if isinstance(effect, JobEffect) and effect.job_id == job_id:
-            return effect.changes or {}
-    raise refuse("physical_corruption", "trail_mismatch", job_id.hex())
+    effects = (effect for effect in read_effects(item) if isinstance(effect, JobEffect))
+    return {effect.job_id: effect.changes or {} for effect in effects}
+
+
+def columns_of(stated: Mapping[bytes, dict[str, Any]], job_id: bytes) -> dict[str, Any]:
+    """Those of one job, which is among them unless the trail is wrong."""
+    columns = stated.get(job_id)
+    if columns is None:
+        raise refuse("physical_corruption", "trail_mismatch", job_id.hex())
+    return columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
