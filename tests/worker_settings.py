@@ -3,10 +3,13 @@
 import json
 import os
 
+from django_belay.databases import with_belay_index
 from tests.settings import *  # noqa: F403
 
 DATABASES = {"default": json.loads(os.environ["BELAY_TEST_WORKER_DATABASE"])}
 BELAY = {"ENCRYPTION_KEYS": [bytes(32)], **json.loads(os.environ["BELAY_TEST_WORKER_OPTIONS"])}
+if "STORAGE" in BELAY:
+    DATABASES = with_belay_index(DATABASES, BELAY["STORAGE"]["OPTIONS"]["directory"])
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -112,6 +112,7 @@ def test_no_payload_breaks_the_framing(payload: Any) -> None:
     assert json.loads(sent[1]["data"]) == payload
 
 
+@pytest.mark.postgres
 def test_a_payload_that_python_cannot_carry_is_sent_as_opaque() -> None:
     job = ended(1)
     with connection.cursor() as cursor:
@@ -127,6 +128,7 @@ def test_silence_is_broken_by_heartbeats_and_the_response_is_bounded() -> None:
     assert b": \n\n" not in stream(job, heartbeat=60, max_duration=0)
 
 
+@pytest.mark.postgres
 def test_a_job_that_is_pruned_meanwhile_ends_the_stream() -> None:
     job = jobs.echo.enqueue(1)
     response = event_stream(

@@ -111,6 +111,7 @@ def test_what_does_not_fit_is_refused_at_the_call(options: dict[str, Any], path:
         stream_events("7")  # type: ignore[arg-type]
 
 
+@pytest.mark.postgres
 def test_a_job_that_is_gone_is_said_to_be() -> None:
     with pytest.raises(JobNotFound):
         next(stream_events(2**40))

@@ -75,6 +75,7 @@ def rare_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_waiting, "HINTS_AFTER_S", 0.0)
 
 
+@pytest.mark.postgres
 @pytest.mark.usefixtures("rare_polls")
 def test_a_hint_ends_a_wait_long_before_its_next_poll(listening: threading.Semaphore) -> None:
     job = jobs.echo.enqueue(1)
@@ -115,6 +116,7 @@ def in_a_loop(*handles: Any) -> Any:
     return asyncio.run(gather())
 
 
+@pytest.mark.postgres
 @pytest.mark.usefixtures("rare_polls")
 def test_a_hint_ends_the_waits_of_a_loop_too(
     listening: threading.Semaphore, monkeypatch: pytest.MonkeyPatch
@@ -163,6 +165,7 @@ def test_without_hints_polling_is_enough(monkeypatch: pytest.MonkeyPatch) -> Non
     assert results == [1]
 
 
+@pytest.mark.postgres
 def test_the_listening_connection_is_closed_with_the_last_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
     listen = PostgresListener._listen

@@ -228,6 +228,7 @@ def test_changed_code_is_reloaded(
     assert second.result(timeout=30) == "new!"
 
 
+@pytest.mark.postgres
 def test_database_that_is_away_at_the_start_is_waited_for(site: Site, start_worker: StartWorker) -> None:
     settings = {**connections["default"].settings_dict}
     with socket.socket() as taken:
@@ -261,6 +262,7 @@ def test_worker_that_cannot_start_its_children_ends_with_an_error(start_worker: 
     assert worker.wait() != 0
 
 
+@pytest.mark.postgres
 def test_a_worker_without_a_database_says_what_it_waits_for_and_why(start_worker: StartWorker) -> None:
     worker = start_worker(database=nobody_listens(), STORAGE={"OPTIONS": {"connect_timeout": 1}})
     worker.await_log("no answer from the storage yet")
@@ -269,6 +271,7 @@ def test_a_worker_without_a_database_says_what_it_waits_for_and_why(start_worker
     assert worker.wait() == 0
 
 
+@pytest.mark.postgres
 def test_once_does_not_wait_for_a_database_and_fails(start_worker: StartWorker) -> None:
     worker = start_worker("--once", database=nobody_listens(), STORAGE={"OPTIONS": {"connect_timeout": 1}})
     assert worker.wait() == 1

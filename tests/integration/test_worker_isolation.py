@@ -78,6 +78,7 @@ def test_killed_child_takes_its_isolated_jobs_along(site: Site, start_worker: St
     eventually(lambda: not psutil.pid_exists(int(pid)))
 
 
+@pytest.mark.postgres
 def test_async_jobs_use_the_orm_and_leave_no_connection(start_worker: StartWorker) -> None:
     handles = [jobs.awaits.enqueue(name="g") for _ in range(5)]
     worker = start_worker()

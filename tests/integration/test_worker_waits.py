@@ -7,11 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from django.db import connection
 
-from django_belay import client
+from django_belay import JobHandle, client
 from tests.app import waiting_jobs as jobs
 from tests.integration.looking import count, rows
 from tests.integration.workers import Site, Worker, eventually, worker_site
@@ -90,7 +90,7 @@ def test_11_signals_reach_their_jobs_though_workers_are_killed(
         """Answer what was asked and not answered yet; whether all have ended."""
         journaled = {
             (job_id, int(name.removeprefix("ask-")))
-            for job_id, name in _steps("ask-%")
+            for job_id, name in _asked(conversations)
             if answered[job_id] == int(name.removeprefix("ask-")) and _is_cleared(job_id, name)
         }
         for job_id, number in sorted(journaled):
@@ -112,12 +112,11 @@ def test_11_signals_reach_their_jobs_though_workers_are_killed(
         assert conversation.result() == list(range(rounds))
 
 
-def _steps(pattern: str) -> list[tuple[int, str]]:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT job_id, name FROM belay_steps WHERE name LIKE %s ORDER BY job_id, seq", [pattern]
-        )
-        return cursor.fetchall()
+def _asked(conversations: list[JobHandle[Any]]) -> list[tuple[int, str]]:
+    """The questions that are journaled, by job."""
+    return [
+        (job.id, step.name) for job in conversations for step in job.steps() if step.name.startswith("ask-")
+    ]
 
 
 def _is_cleared(job_id: int, ask: str) -> bool:

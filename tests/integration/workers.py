@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -13,7 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.db import connections
+from django.test import override_settings
+
+from django_belay.db import scratch
+from django_belay.exceptions import Unavailable
+from django_belay.storage.journal.serving.place import Place
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -133,17 +141,59 @@ StartWorker = Callable[..., Worker]
 
 @contextmanager
 def worker_site(path: Path) -> Iterator[tuple[Site, StartWorker]]:
-    """A shared directory and a way to start workers, all of which are ended."""
+    """A shared directory and a way to start workers, all of which are ended.
+
+    On the journal they share a store there, with whoever owns it.
+    """
     site = Site(path)
     workers: list[Worker] = []
 
-    def start(*arguments: str, database: Mapping[str, Any] | None = None, **options: Any) -> Worker:
-        worker = Worker(site, options, arguments, database)
-        workers.append(worker)
-        return worker
+    with journal_site(path) as storage:
 
-    try:
-        yield site, start
-    finally:
-        for worker in workers:
-            worker.end()
+        def start(*arguments: str, database: Mapping[str, Any] | None = None, **options: Any) -> Worker:
+            worker = Worker(site, {**storage, **options}, arguments, database)
+            workers.append(worker)
+            return worker
+
+        try:
+            yield site, start
+        finally:
+            for worker in workers:
+                worker.end()
+
+
+@contextmanager
+def journal_site(path: Path) -> Iterator[dict[str, Any]]:
+    """The settings of a journal for this process and others; none where the tests run on PostgreSQL."""
+    belay = settings.BELAY
+    if "STORAGE" not in belay:
+        yield {}
+        return
+    directory = path / "belay"
+    options = {**belay["STORAGE"]["OPTIONS"], "directory": str(directory)}
+    storage = {"STORAGE": {**belay["STORAGE"], "OPTIONS": options}}
+    with override_settings(BELAY={**belay, **storage}):
+        scratch.use(False)
+        try:
+            yield storage
+        finally:
+            scratch.use(True)
+            end_owner(directory)
+
+
+def owner_pid(directory: Path) -> int | None:
+    """Who serves a journal; ``None`` for nobody."""
+    place = Place(directory)
+    if not place.has_owner():
+        return None
+    with place.connect(5.0) as connection:
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", raw)[0])
+
+
+def end_owner(directory: Path) -> None:
+    """End who serves a journal, if somebody still does."""
+    with suppress(ProcessLookupError, Unavailable):
+        if (pid := owner_pid(directory)) is not None:
+            os.kill(pid, signal.SIGTERM)
+            eventually(lambda: not Place(directory).has_owner(), what=f"the end of owner {pid}")
