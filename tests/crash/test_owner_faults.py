@@ -31,7 +31,7 @@ from django_belay.storage.journal.serving.place import Place
 from django_belay.storage.journal.serving.remote import RemoteStore
 
 from .owners import ROOT, Owners, owners_of
-from .test_owners import add, ids, until
+from .test_owners import add, ids, scribe_of, until
 
 OPTIONS = OwnerOptions(durability="write", validated_filesystem=True)
 NOBODY = 65534
@@ -281,10 +281,19 @@ def test_whatever_lies_in_the_place_of_the_socket_is_replaced(owners: Owners) ->
 # -- owners that do not answer -----------------------------------------------------------
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether the signal has reached every thread of a process."""
+    states = [
+        path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return set(states) == {"T"}
+
+
 def test_stopped_owner_is_not_followed_and_goes_on(owners: Owners) -> None:
     with closing(owners.dial()) as store, closing(owners.dial(patience_s=0.5)) as hasty:
         [first] = add(store)
         pid = owners.kill(signal.SIGSTOP)
+        until(lambda: is_stopped(pid))
         try:
             with pytest.raises(Unavailable, match="does not answer"):
                 add(hasty)
@@ -300,6 +309,22 @@ def test_stopped_owner_is_not_followed_and_goes_on(owners: Owners) -> None:
         assert owners.pid() == pid
         assert ids(store) == [first, *added]
         assert len(added) == 1
+
+
+def test_store_that_a_stopped_scribe_holds_is_waited_for(owners: Owners) -> None:
+    with closing(owners.dial()) as store, closing(owners.dial(patience_s=4.0)) as hasty:
+        [first] = add(store)
+        pid = owners.pid()
+        scribe = scribe_of(pid)
+        os.kill(scribe, signal.SIGSTOP)
+        until(lambda: is_stopped(scribe))
+        try:
+            owners.kill()
+            with pytest.raises(Unavailable, match=r"a process holds its store.*scribe"):
+                ids(hasty)
+        finally:
+            os.kill(scribe, signal.SIGCONT)
+        assert ids(store) == [first]
 
 
 def test_long_opening_is_told_to_clients_and_then_they_are_served(tmp_path: Path) -> None:

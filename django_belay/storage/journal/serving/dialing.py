@@ -131,6 +131,12 @@ class Dialer:
             )
         if not _is_nobody(found):
             return Unavailable(f"the owner of the journal {directory} takes no connection now: {found}")
+        if self.place.is_held():
+            return Unavailable(
+                f"nobody serves the journal {directory} yet, but a process holds its store: an owner that serves "
+                "nobody, or the scribe (scribe.py) of a dead one, which ends after its last batch; try again later, "
+                "and if it lasts end that process"
+            )
         if self._start is None:
             return Unavailable(
                 f"nobody serves the journal {directory}, and none is started from here: run "

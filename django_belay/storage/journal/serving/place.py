@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from django_belay.exceptions import ConfigurationError, Unavailable
-from django_belay.storage.journal.files import disk, forked
+from django_belay.storage.journal.files import disk, forked, layout
 from django_belay.storage.journal.files.filesystem import Durability, check_place
 from django_belay.storage.journal.files.initialise import initialise
 from django_belay.storage.journal.files.scribe import rename_noreplace
@@ -246,6 +246,23 @@ class Place:
         except OSError:
             return True  # it is there, and too busy to answer
         return True
+
+    def is_held(self) -> bool:
+        """Whether a process holds the store, be it an owner or the scribe of a dead one.
+
+        Looking takes the lock for an instant where nobody holds it: ask only for an error's message.
+        """
+        try:
+            lock = os.open(self.store / layout.LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(lock)
+        return False
 
     # -- one at a time ------------------------------------------------------
 
