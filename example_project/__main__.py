@@ -1,10 +1,15 @@
 """``python3 -m example_project COMMAND``: any command of the example project's ``manage.py``.
 
-Sets up a virtual environment first, if need be (``--no-venv`` uses the running one), and brings a
-PostgreSQL (``--postgres=url|container|embedded`` says which). An embedded one keeps its data for the next
-command: look at what ``demo`` made with ``runserver``.
+Sets up a virtual environment first, if need be (``--no-venv`` uses the running one).
+
+``--storage journal`` keeps everything in files below ``example_project/var``, SQLite and a journal of
+jobs; so it is where ``DATABASE_URL`` is not set. ``--storage postgres`` brings a PostgreSQL
+(``--postgres=url|container|embedded`` says which). Both keep their data for the next command: look at what
+``demo`` made with ``runserver``.
 """
 
+import os
+import signal
 import sys
 
 if sys.version_info < (3, 11):  # noqa: UP036 - old interpreters are who this message is for
@@ -14,15 +19,29 @@ if sys.version_info < (3, 11):  # noqa: UP036 - old interpreters are who this me
         )
     )
 
+STORAGES = ("journal", "postgres")
+
 
 def main() -> None:
     from example_project import bootstrap
 
     arguments = bootstrap.enter("demo", module="example_project", arguments=sys.argv[1:])
     force, arguments = take_option(arguments, "--postgres")
+    storage, arguments = take_option(arguments, "--storage")
+    storage = storage or ("postgres" if force or os.environ.get("DATABASE_URL") else "journal")
+    if storage not in STORAGES:
+        sys.exit(f"--storage {storage}: it is one of {', '.join(STORAGES)}")
+    if storage == "journal" and force:
+        sys.exit(
+            f"--postgres={force} brings a PostgreSQL, which --storage journal does not use: leave out one"
+        )
     # What runserver starts anew for each change gets the server from DATABASE_URL, not from the option.
     sys.argv[1:] = arguments
-    run_command(arguments, force=force, keep_as=str(bootstrap.ROOT))
+    if storage == "journal":
+        os.environ.pop("DATABASE_URL", None)
+        run_command(arguments)
+    else:
+        run_on_postgres(arguments, force=force, keep_as=str(bootstrap.ROOT))
 
 
 def take_option(arguments: "list[str]", name: str) -> "tuple[str | None, list[str]]":
@@ -35,17 +54,9 @@ def take_option(arguments: "list[str]", name: str) -> "tuple[str | None, list[st
     return None, arguments
 
 
-def run_command(arguments: "list[str]", *, force: "str | None", keep_as: str) -> None:
-    import os
-    import signal
-
-    from django.core.management import execute_from_command_line
-
+def run_on_postgres(arguments: "list[str]", *, force: "str | None", keep_as: str) -> None:
     from django_belay.testing.postgres import PostgresNotFound, find_postgres
 
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
-    # Asked to end, the command ends what it has started: workers, and the server below.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         server = find_postgres(force, keep_as=keep_as)
     except PostgresNotFound as error:
@@ -59,10 +70,19 @@ def run_command(arguments: "list[str]", *, force: "str | None", keep_as: str) ->
                 "belay: the container's data end with this command; "
                 "use --postgres=embedded or DATABASE_URL to keep them for the next one\n"
             )
-        try:
-            execute_from_command_line(["example_project", *arguments])
-        except KeyboardInterrupt:
-            sys.exit(130)  # as a shell says it; the server ends with the block
+        run_command(arguments)
+
+
+def run_command(arguments: "list[str]") -> None:
+    from django.core.management import execute_from_command_line
+
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
+    # Asked to end, the command ends what it has started: workers, and a server.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        execute_from_command_line(["example_project", *arguments])
+    except KeyboardInterrupt:
+        sys.exit(130)  # as a shell says it; a server ends with its block
 
 
 if __name__ == "__main__":

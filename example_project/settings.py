@@ -1,6 +1,7 @@
 """Settings of the example project. Start it with ``python3 -m example_project <command>``.
 
-That line finds or starts a PostgreSQL and passes it in ``DATABASE_URL``.
+Without a database server everything is in ``var/``: SQLite, and the jobs in a journal. With
+``--storage postgres`` that line finds or starts a PostgreSQL and passes it in ``DATABASE_URL``.
 """
 
 from __future__ import annotations
@@ -8,22 +9,21 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
 from psycopg.conninfo import conninfo_to_dict
 
+from django_belay.databases import with_belay_index
 from django_belay.testing.postgres import parse_url
 
 BASE_DIR = Path(__file__).resolve().parent
 
 
-def _database() -> dict[str, object]:
-    url = os.environ.get("DATABASE_URL", "")
-    if not url:
-        raise ImproperlyConfigured(
-            "DATABASE_URL is not set; run commands as 'python3 -m example_project <command>', "
-            "which brings a PostgreSQL, or set it to postgresql://user:password@host:port/database"
-        )
+VAR_DIR = Path(os.environ.get("BELAY_EXAMPLE_VAR") or BASE_DIR / "var")
+JOURNAL = VAR_DIR / "belay"
+
+
+def _postgres(url: str) -> dict[str, object]:
     found = conninfo_to_dict(parse_url(url, variable="DATABASE_URL"))
     named = {key.upper(): str(found.pop(key, "")) for key in ("host", "port", "user", "password")}
     return {
@@ -36,10 +36,18 @@ def _database() -> dict[str, object]:
     }
 
 
+def _sqlite() -> dict[str, object]:
+    VAR_DIR.mkdir(parents=True, exist_ok=True)
+    # Several workers write: each takes its turn from the begin of a transaction.
+    options = {"timeout": 30, "transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=wal"}
+    return {"ENGINE": "django.db.backends.sqlite3", "NAME": VAR_DIR / "example.sqlite3", "OPTIONS": options}
+
+
 DEBUG = True
 SECRET_KEY = os.environ.get("SECRET_KEY") or secrets.token_urlsafe(50)
 ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
-DATABASES = {"default": _database()}
+DATABASE_URL = os.environ.get("DATABASE_URL", "")
+DATABASES = {"default": _postgres(DATABASE_URL) if DATABASE_URL else _sqlite()}
 INSTALLED_APPS = [
     "django.contrib.admin",
     "django.contrib.auth",
@@ -79,7 +87,7 @@ STATIC_URL = "static/"
 USE_TZ = True
 TIME_ZONE = "UTC"  # as the commands print it
 
-BELAY = {
+BELAY: dict[str, Any] = {
     "QUEUES": {"default": 4, "index": 4},
     # Short, so that the demo need not wait long for the jobs of a worker that it kills.
     "LEASE_TTL": 3,
@@ -94,3 +102,12 @@ BELAY = {
         },
     },
 }
+if not DATABASE_URL:
+    BELAY["STORAGE"] = {
+        "BACKEND": "django_belay.storage.journal",
+        # A checkout may lie on any file system; for data of yours, read what the setting says.
+        "OPTIONS": {"directory": JOURNAL, "validated_filesystem": True},
+    }
+    # The models read the journal's inspection index.
+    DATABASES = with_belay_index(DATABASES, JOURNAL)
+    DATABASE_ROUTERS = ["django_belay.routers.BelayRouter"]

@@ -1,4 +1,4 @@
-"""What the steps of the jobs do: each is a transaction of its own, together with its step."""
+"""What the steps of the jobs do. Each is one transaction, and done again it finds what is there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+from django.db import transaction
 from django.db.models import Sum
 from django.utils import timezone
 
@@ -50,14 +51,18 @@ def find_changes(*, full: bool = False) -> Changes:
     return Changes(changed=changed, kept=kept, removed=len(known))
 
 
+@transaction.atomic
 def plan(job_id: int, *, full: bool) -> dict[str, Any]:
     """Make the version, with the files that have not changed; the others are returned by package."""
     found = find_changes(full=full)
-    version = IndexVersion.objects.create(job_id=job_id, files_indexed=len(found.changed))
-    IndexedFile.objects.bulk_create(
-        IndexedFile(version=version, package=row.package, path=row.path, content=row.content)
-        for row in found.kept
+    version, is_new = IndexVersion.objects.get_or_create(
+        job_id=job_id, defaults={"files_indexed": len(found.changed)}
     )
+    if is_new:
+        IndexedFile.objects.bulk_create(
+            IndexedFile(version=version, package=row.package, path=row.path, content=row.content)
+            for row in found.kept
+        )
     packages: defaultdict[str, list[str]] = defaultdict(list)
     for path in found.changed:
         packages[source.package_of(path)].append(path)
@@ -65,6 +70,7 @@ def plan(job_id: int, *, full: bool) -> dict[str, Any]:
     return {"version": version.pk, "packages": dict(packages), "kept": kept}
 
 
+@transaction.atomic
 def index_file(version: int, path: str) -> int:
     """Store one file's term statistics; returns how many terms it has."""
     found = source.read(path)
@@ -75,8 +81,8 @@ def index_file(version: int, path: str) -> int:
         Posting.objects.bulk_create(
             Posting(content=content, term=term, count=count) for term, count in found.terms.items()
         )
-    IndexedFile.objects.create(
-        version_id=version, package=source.package_of(path), path=path, content=content
+    IndexedFile.objects.get_or_create(
+        version_id=version, path=path, defaults={"package": source.package_of(path), "content": content}
     )
     return content.terms
 

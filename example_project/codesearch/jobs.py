@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from django.conf import settings
+
 from django_belay import job
 from django_belay.exceptions import SignalTimeout
 
 from . import building
+
+#: Where the jobs are in the database of the models, a step commits together with its rows. A journal is
+#: no such database: there a worker that dies between the two does the step again, and nothing is counted
+#: twice because each step finds what it has done before.
+ATOMIC = "STORAGE" not in settings.BELAY
 
 #: The signal that a waiting version is decided by: ``{"approved": true, "by": "ann"}``.
 APPROVAL = "approval"
@@ -25,7 +32,7 @@ def build_index(ctx, full: bool = False) -> dict:
     Args:
         full: Read every file, also those that have not changed since the published version.
     """
-    plan = ctx.step("plan", building.plan, ctx.id, full=full, atomic=True)
+    plan = ctx.step("plan", building.plan, ctx.id, full=full, atomic=ATOMIC)
     version = plan["version"]
     counts = ctx.map_children(
         "packages",
@@ -35,12 +42,12 @@ def build_index(ctx, full: bool = False) -> dict:
             for package, files in plan["packages"].items()
         ],
     )
-    totals = ctx.step("totals", building.store_totals, version, plan["kept"], counts, atomic=True)
+    totals = ctx.step("totals", building.store_totals, version, plan["kept"], counts, atomic=ATOMIC)
     try:
         answer = ctx.wait_signal(APPROVAL, timeout=APPROVAL_TIMEOUT)
     except SignalTimeout:
         answer = None
-    state = ctx.step("decide", building.decide, version, answer, atomic=True)
+    state = ctx.step("decide", building.decide, version, answer, atomic=ATOMIC)
     return {"version": version, "state": state, **totals}
 
 
@@ -48,17 +55,17 @@ def build_index(ctx, full: bool = False) -> dict:
 def index_package(ctx, version: int, package: str, files: list[str]) -> dict:
     """Count the terms of a package's files.
 
-    ``atomic=True`` commits a file's rows together with the step that says it is done,
-    so a worker that dies between two files costs nothing and counts nothing twice.
+    A file's rows are committed together with the step that says it is done, or found again: a worker
+    that dies between two files costs nothing and counts nothing twice.
     """
-    terms = [ctx.step(f"file:{path}", building.index_file, version, path, atomic=True) for path in files]
+    terms = [ctx.step(f"file:{path}", building.index_file, version, path, atomic=ATOMIC) for path in files]
     return {"package": package, "files": len(terms), "terms": sum(terms)}
 
 
 @job(queue="default", max_attempts=3)
 def refresh_index(ctx) -> dict:
     """Every night: start a build where a file has changed since the published version."""
-    return ctx.step("start", start_refresh, atomic=True)
+    return ctx.step("start", start_refresh, atomic=ATOMIC)
 
 
 def start_refresh() -> dict:

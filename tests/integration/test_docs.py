@@ -46,6 +46,10 @@ def test_settings_page_names_every_option_of_the_postgres_storage() -> None:
     )
 
 
+def test_settings_page_names_every_option_of_the_journal_storage() -> None:
+    assert sorted(_table_keys("## Options of the journal storage")) == sorted(conf.JournalOptions.__slots__)
+
+
 def test_settings_page_names_every_option_of_a_job() -> None:
     assert sorted(_table_keys("## Options of a job")) == sorted({*JobOptions.__slots__, "kind", "aliases"})
 

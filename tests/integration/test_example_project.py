@@ -48,10 +48,19 @@ def example_url(postgres_server: PostgresServer) -> Iterator[str]:
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
-def start(url: str, *arguments: str) -> Demo:
-    environment = {**os.environ, "DATABASE_URL": url, "BELAY_NO_VENV": "1", "PYTHONUNBUFFERED": "1"}
-    for name in ("DJANGO_SETTINGS_MODULE", "BELAY_TEST_DATABASE_URL"):
+@pytest.fixture(params=["postgres", "journal"])
+def example(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """The environment of an example project on one of the storages."""
+    if request.param == "journal":
+        return {"BELAY_EXAMPLE_VAR": str(tmp_path)}
+    return {"DATABASE_URL": request.getfixturevalue("example_url")}
+
+
+def start(example: dict[str, str], *arguments: str) -> Demo:
+    environment = {**os.environ, "BELAY_NO_VENV": "1", "PYTHONUNBUFFERED": "1"}
+    for name in ("DATABASE_URL", "DJANGO_SETTINGS_MODULE", "BELAY_TEST_DATABASE_URL"):
         environment.pop(name, None)
+    environment.update(example)
     return subprocess.Popen(
         [sys.executable, "-m", "example_project", *arguments],
         cwd=ROOT,
@@ -85,21 +94,31 @@ def workers_of(process: Demo) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
+def test_a_storage_that_is_none_is_refused(tmp_path: Path) -> None:
+    for arguments, said in (
+        (["--storage", "redis"], "one of journal, postgres"),
+        (["--storage=journal", "--postgres=embedded"], "leave out one"),
+    ):
+        process = start({"BELAY_EXAMPLE_VAR": str(tmp_path)}, "check", *arguments)
+        assert said in finish(process)
+        assert process.returncode == 1
+
+
 def runs(process: psutil.Process) -> bool:
     # A machine without an init process that reaps keeps what has ended as a zombie.
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def test_its_own_tests_pass(example_url: str) -> None:
-    process = start(example_url, "test", "example_project", "--noinput")
+def test_its_own_tests_pass(example: dict[str, str]) -> None:
+    process = start(example, "test", "example_project", "--noinput")
     said = finish(process)
     assert process.returncode == 0, said
     assert "Found 0 test" not in said
 
 
 @pytest.mark.slow  # a lane of .ci/run does the same
-def test_demo_shows_every_part_and_succeeds(example_url: str) -> None:
-    process = start(example_url, "demo")
+def test_demo_shows_every_part_and_succeeds(example: dict[str, str]) -> None:
+    process = start(example, "demo")
     said = finish(process)
     assert process.returncode == 0, said
     for part in (
@@ -116,11 +135,11 @@ def test_demo_shows_every_part_and_succeeds(example_url: str) -> None:
 
 
 def test_demo_fails_where_the_totals_differ(example_url: str) -> None:
-    migrated = start(example_url, "migrate", "-v0")
+    migrated = start({"DATABASE_URL": example_url}, "migrate", "-v0")
     assert finish(migrated) == ""
     with psycopg.connect(example_url, autocommit=True) as connection:
         connection.execute(WRONG_TOTALS)
-    process = start(example_url, "demo", "--no-kill")
+    process = start({"DATABASE_URL": example_url}, "demo", "--no-kill")
     said = finish(process)
     assert process.returncode == 1, said
     assert "the totals differ" in said
@@ -128,8 +147,10 @@ def test_demo_fails_where_the_totals_differ(example_url: str) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_interrupted_demo_leaves_nothing_running(example_url: str, number: signal.Signals, code: int) -> None:
-    process = start(example_url, "demo", "--no-kill")
+def test_interrupted_demo_leaves_nothing_running(
+    example: dict[str, str], number: signal.Signals, code: int
+) -> None:
+    process = start(example, "demo", "--no-kill")
     read_until(process, "1  Fan out")
     # Two supervisors, each with a child.
     started = eventually(lambda: found if len(found := workers_of(process)) >= 4 else None)
@@ -141,6 +162,6 @@ def test_interrupted_demo_leaves_nothing_running(example_url: str, number: signa
 
 
 def test_demo_whose_worker_cannot_be_killed_is_refused(example_url: str) -> None:
-    process = start(example_url, "demo", "--workers", "1")
+    process = start({"DATABASE_URL": example_url}, "demo", "--workers", "1")
     assert "two are needed" in finish(process)
     assert process.returncode == 1

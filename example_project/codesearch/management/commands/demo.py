@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -25,6 +26,7 @@ from django.utils import timezone
 from tqdm import tqdm
 
 from django_belay import JobHandle, get_job, schedules
+from django_belay.inspection.waiting import wait_for_index
 from django_belay.models import Job, Step
 from example_project.codesearch import source
 from example_project.codesearch.building import count_rows
@@ -35,6 +37,7 @@ from example_project.codesearch.jobs import (
     index_package,
     refresh_index,
 )
+from example_project.codesearch.management import owner
 from example_project.codesearch.management.workers import Worker, kill, running_workers
 from example_project.codesearch.models import IndexedFile, IndexVersion
 from example_project.codesearch.search import find
@@ -63,9 +66,15 @@ class Command(BaseCommand):
             raise CommandError(f"--workers {workers}: two are needed so that one can be killed; or --no-kill")
         begin = time.monotonic()
         call_command("migrate", verbosity=0)
-        call_command("belay_migrate", verbosity=0, stdout=StringIO())
+        if owner.journal() is None:
+            call_command("belay_migrate", verbosity=0, stdout=StringIO())
+        self.former_owner = owner.owner_pid()
         try:
-            with working_copy() as folder, running_workers(workers, say=self._pass_on) as processes:
+            with (
+                self._nobody_left(),
+                working_copy() as folder,
+                running_workers(workers, say=self._pass_on) as processes,
+            ):
                 self.watch = Watch(workers=processes, deadline=begin + timeout)
                 self._cancel_leftovers()
                 self._build(kill_one=not no_kill)
@@ -76,10 +85,19 @@ class Command(BaseCommand):
         self._say(self.style.SUCCESS(f"All of it agrees. {time.monotonic() - begin:.0f} s"))
         self._show_around()
 
+    @contextmanager
+    def _nobody_left(self) -> Iterator[None]:
+        """End with the demo who serves the journal because of it."""
+        try:
+            yield
+        finally:
+            owner.end_owner(but=self.former_owner)
+
     # -- the parts -----------------------------------------------------------------------
 
     def _cancel_leftovers(self) -> None:
         """An earlier demo that was interrupted may have left a build, whose key holds up ours."""
+        wait_for_index()
         left = Job.objects.incomplete().for_kind(build_index, index_package, refresh_index)
         for job in left:
             job.cancel("a new demo begins", tree=True)
@@ -87,11 +105,14 @@ class Command(BaseCommand):
 
     def _build(self, *, kill_one: bool) -> None:
         total = len(source.paths())
+        if owner.journal() is not None:
+            self.watch.until(lambda: owner.owner_pid() is not None, "an owner of the journal")
         self._say(f"1  Fan out: {total} files of Django's source, a child job for each package")
         begin = time.monotonic()
         handle = build_index.enqueue(full=True)
         killed_at = self._follow(handle, total, kill_one=kill_one)
         version = self._wait_for_approval(handle)
+        wait_for_index()
         children = Job.objects.children_of(handle.id)
         self._say(
             f"   {children.count()} children have ended and their parent has added up: {version.files:,} files, "
@@ -162,12 +183,13 @@ class Command(BaseCommand):
                 before, done = done, IndexedFile.objects.filter(version__job_id=handle.id).count()
                 bar.update(done - before)
                 if kill_one and killed_at is None and total <= done * 2 < total * 2:
-                    victim = self.watch.workers[0]
-                    kill(victim)
-                    killed_at = timezone.now()
+                    victim = self._victim()
                     self._say(
                         f"   {done} of {total} files: kill -9 {victim.pid}, one of the workers, with all that it ran"
+                        + self._kill_owner(victim)
                     )
+                    kill(victim)
+                    killed_at = timezone.now()
                 elif bar.disable and time.monotonic() - shown > REPORT_EVERY_S:
                     shown = time.monotonic()
                     self._say(f"   {done} of {total} files")
@@ -175,6 +197,21 @@ class Command(BaseCommand):
         if kill_one and killed_at is None:
             raise CommandError("the files were done before a worker could be killed; nothing was proven")
         return killed_at
+
+    def _victim(self) -> Worker:
+        """On the journal, the worker that serves it to all."""
+        serving = owner.owner_pid()
+        return next((one for one in self.watch.workers if one.pid == serving), self.watch.workers[0])
+
+    def _kill_owner(self, victim: Worker) -> str:
+        """Kill who serves the journal for this demo, too; what to say of it."""
+        serving = owner.owner_pid()
+        if serving is None or serving == self.former_owner:
+            return ""
+        if serving != victim.pid:
+            os.kill(serving, signal.SIGKILL)
+            return f", and {serving}, which served the journal"
+        return ", and the journal that it served"
 
     def _wait_for_approval(self, handle: JobHandle) -> IndexVersion:
         self.watch.until(lambda: is_waiting(handle), "the fan-in", handle)
@@ -208,6 +245,7 @@ class Command(BaseCommand):
 
     def _check(self, handle: JobHandle, version: IndexVersion, *, expected: int) -> None:
         """Compare what the jobs added up, what the tables hold, and a plain count in this process."""
+        wait_for_index()
         files = source.paths()
         plain = {"files": len(files), "terms": sum(source.read(path).terms.total() for path in files)}
         added_up = {"files": version.files, "terms": version.terms}
