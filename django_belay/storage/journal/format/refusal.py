@@ -69,7 +69,7 @@ _ADVICE_OF: Final = {
     "restore_catalog_required": "name the catalog the backup was written with: `--verify CATALOG`",
     "store_v1_unsupported": "only Store v2 is read here",
     "unsafe_file": "only plain files with one link are copied; take away what does not belong there",
-    "unsafe_name": "only printable ASCII names are copied; take away what does not belong there",
+    "unsafe_name": "only printable ASCII names, eight directories deep, are copied; take away what does not belong there",
     **dict.fromkeys(
         (
             "metadata_missing_or_invalid", "metadata_length", "metadata_checksum", "marker_format",
