@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_belay import conf
-from django_belay.exceptions import ConfigurationError, JournalError, Unavailable
+from django_belay.exceptions import ConfigurationError, JournalError, StorageError, Unavailable
 from django_belay.management.bar import Bar
 from django_belay.management.report import printable
 from django_belay.storage.journal.files.compaction import compact
@@ -52,6 +53,7 @@ _MISPLACED = frozenset(
 _NO_STORE = (
     "the first rule that these bytes break; the reference page of the format lists them in their order"
 )
+_METHODS = {"import": "load"}  # the one is a word of Python
 _DENIED = frozenset({"eacces", "eperm"})
 _STDIN_CHUNK = 1 << 20
 
@@ -81,12 +83,16 @@ class Command(BaseCommand):
         self._copy(actions, "restore", "copy a backup to a new directory once it matches its catalog")
         self._salvage(actions)
         self._serve(actions)
+        self._transfer(
+            actions, "export", "write the jobs of the settings' storage, whichever it is, to a file"
+        )
+        self._transfer(actions, "import", "read an exported file into the settings' storage, which is empty")
 
     def handle(self, *args: Any, **options: Any) -> None:
         action = options["action"]
         self.bar = Bar(self.stderr) if options["format"] == "text" and self.stderr.isatty() else None
         try:
-            report = getattr(self, f"do_{action}")(options)
+            report = getattr(self, f"do_{_METHODS.get(action, action)}")(options)
         except JournalError as error:
             self._end_bar()
             self._refuse(error, options)
@@ -195,6 +201,37 @@ class Command(BaseCommand):
             raise CommandError(str(error), returncode=USAGE) from error
         return {"served": owned}
 
+    def do_export(self, options: dict[str, Any]) -> dict[str, Any]:
+        from django_belay.management import moving
+
+        return self._move(moving.export, options)
+
+    def do_load(self, options: dict[str, Any]) -> dict[str, Any]:
+        from django_belay.management import moving
+
+        return self._move(moving.load, options)
+
+    def _move(self, move: Callable[..., dict[str, int]], options: dict[str, Any]) -> dict[str, Any]:
+        path = Path(_absolute(options["file"], "FILE"))
+        try:
+            counts = move(path, is_dry=options["dry_run"], progress=self._moved(options["action"]))
+        except JournalError:
+            raise
+        except (StorageError, ConfigurationError) as error:
+            self._end_bar()
+            if options["format"] == "json":
+                self.stdout.write(json.dumps({"ok": False, "message": str(error)}))
+                sys.exit(REFUSED)
+            raise CommandError(f"{options['action']} refused: {error}", returncode=REFUSED) from error
+        return {"file": str(path), "dry_run": options["dry_run"], "storage": conf.get().backend, **counts}
+
+    def _moved(self, action: str) -> Callable[[str, int, int], None]:
+        def show(table: str, done: int, total: int) -> None:
+            if self.bar is not None:
+                self.bar.show(done, total, f"{done:,} of {total:,} rows: {table}")
+
+        return show
+
     # -- arguments --------------------------------------------------------------
 
     def _store(self, actions: Any, name: str, text: str, *extras: str) -> None:
@@ -249,6 +286,14 @@ class Command(BaseCommand):
         parser.add_argument("destination", help="the new store's root; it must not exist")
         _common(parser)
         _durability(parser)
+
+    def _transfer(self, actions: Any, name: str, text: str) -> None:
+        parser = actions.add_parser(name, help=text, description=text)
+        parser.add_argument("file", metavar="FILE", help="one JSON object a line")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="check everything, count, and write nothing"
+        )
+        _common(parser)
 
     def _serve(self, actions: Any) -> None:
         text = "own the journal for web processes and other commands, without running jobs"

@@ -127,7 +127,9 @@ class Owner:
             JournalLocked: Another owner lives, or has not let go within ``wait_s``.
             JournalError: The store, or its file system, is refused.
             ConfigurationError: The directory is not this user's.
+            StorageError: An import did not come to its end.
         """
+        place.check_whole()
         place.make_store(
             now_ms=floor_ms(now),
             retention=longest(options.retention),

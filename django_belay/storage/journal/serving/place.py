@@ -28,7 +28,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from django_belay.exceptions import ConfigurationError, Unavailable
+from django_belay.exceptions import ConfigurationError, StorageError, Unavailable
 from django_belay.storage.journal.files import disk, forked, layout
 from django_belay.storage.journal.files.filesystem import Durability, check_place
 from django_belay.storage.journal.files.initialise import initialise
@@ -84,6 +84,36 @@ class Place:
     def index(self) -> Path:
         """The inspection index."""
         return self.directory / "index.sqlite3"
+
+    # -- importing ----------------------------------------------------------
+
+    @contextlib.contextmanager
+    def importing(self) -> Iterator[None]:
+        """While rows of another storage are written: what is left by a process that dies there is opened by nobody."""
+        self._half.touch()
+        self._sync_directory()
+        yield
+        self._half.unlink()
+        self._sync_directory()
+
+    def check_whole(self) -> None:
+        """Raises ``StorageError`` where an import has not come to its end."""
+        if self._half.exists():
+            raise StorageError(
+                f"an import into the journal {self.directory} did not come to its end, and half of an installation "
+                "is none: remove that directory, and import again"
+            )
+
+    @property
+    def _half(self) -> Path:
+        return self.directory / "importing"
+
+    def _sync_directory(self) -> None:
+        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
     # -- making -------------------------------------------------------------
 

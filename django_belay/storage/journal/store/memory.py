@@ -257,7 +257,7 @@ class _Records:
     def _insert(self, key: bytes, row: Row) -> bool:
         """Write a new job as a core one; whether it is one."""
         self.befores[row["id"]] = None
-        definition = core.definition_of(row)
+        definition = None if self._unit.states_rows else core.definition_of(row)
         if definition is None and self._memory.profile == "strict":
             strict.refuse_insertion(row)
         if definition is None:

@@ -43,6 +43,8 @@ class Unit:
         self.queues_due: set[str] = set()
         self.ended: list[int] = []
         self.reheld: list[int] = []
+        #: New rows are written whole as extended ones, whatever they say.
+        self.states_rows = False
         #: Who asked, in the operation's record.
         self.client = OWNER
         self.request = 0
