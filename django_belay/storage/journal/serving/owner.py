@@ -129,7 +129,6 @@ class Owner:
             ConfigurationError: The directory is not this user's.
             StorageError: An import did not come to its end.
         """
-        place.check_whole()
         place.make_store(
             now_ms=floor_ms(now),
             retention=longest(options.retention),
@@ -137,6 +136,7 @@ class Owner:
             validated_filesystem=options.validated_filesystem,
         )
         place.prepare()
+        place.check_whole()
         teller = _Teller(place, progress)
         try:
             journal = _open_within(place, options, wait_s, teller)
