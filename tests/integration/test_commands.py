@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from datetime import timedelta
 from io import StringIO
 from typing import Any
@@ -179,6 +180,25 @@ def test_stats_count_queues_and_workers() -> None:
     assert "oldest ready at" in text
     assert "1 worker process was seen lately" in text
     assert "no jobs that wait" in command("belay_stats", "--queue", "mail")
+
+
+@pytest.mark.skipif(os.environ.get("BELAY_TEST_STORAGE") != "journal", reason="of the journal alone")
+def test_stats_say_how_a_journal_stands() -> None:
+    jobs.echo.enqueue(1)
+    facts = as_json("belay_stats")["journal"]
+    assert (facts["jobs_open"], facts["jobs_finished"], facts["durability"]) == (1, 0, "write")
+    assert facts["bytes"] > 0
+    assert facts["segments"] >= 1
+    assert facts["last_write_s"] > 0
+    text = command("belay_stats")
+    for said in (facts["store_id"], facts["generation"], "1 open, 0 finished", "ms, fsync included"):
+        assert said in text
+
+
+@pytest.mark.postgres
+def test_stats_say_of_no_journal_where_there_is_none() -> None:
+    assert as_json("belay_stats")["journal"] is None
+    assert "journal" not in command("belay_stats")
 
 
 # -- enqueue -------------------------------------------------------------------------
