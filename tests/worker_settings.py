@@ -8,7 +8,7 @@ from tests.settings import *  # noqa: F403
 
 DATABASES = {"default": json.loads(os.environ["BELAY_TEST_WORKER_DATABASE"])}
 BELAY = {"ENCRYPTION_KEYS": [bytes(32)], **json.loads(os.environ["BELAY_TEST_WORKER_OPTIONS"])}
-if "STORAGE" in BELAY:
+if "directory" in BELAY.get("STORAGE", {}).get("OPTIONS", {}):
     DATABASES = with_belay_index(DATABASES, BELAY["STORAGE"]["OPTIONS"]["directory"])
 LOGGING = {
     "version": 1,
