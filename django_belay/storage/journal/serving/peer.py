@@ -37,7 +37,9 @@ class Peer:
         self.is_closed = False
         self.reader = FrameReader(REQUEST_BYTES)
         self._out: deque[memoryview] = deque()
-        self._stalled_at: float | None = time.monotonic() + GREETING_S
+        #: By when what it began to say has to be whole, and by when it has to take something on.
+        self._say_by: float | None = time.monotonic() + GREETING_S
+        self._take_by: float | None = None
 
     def receive(self) -> bool:
         """Take in what has come; ``False`` when nothing more will.
@@ -54,20 +56,20 @@ class Peer:
         was_empty = self.reader.is_empty
         self.reader.feed(data)
         if was_empty and self.hello is not None:
-            self._stalled_at = time.monotonic() + STALLED_S
+            self._say_by = time.monotonic() + STALLED_S
         return True
 
     def next_frame(self) -> Any:
         """The next whole frame; ``None`` until it is there. Raises ``BadFrame``."""
         found = self.reader.next()
-        if self.hello is not None and self.reader.is_empty and not self._out:
-            self._stalled_at = None
+        if self.hello is not None and self.reader.is_empty:
+            self._say_by = None
         return found
 
     def greeted(self, hello: Hello) -> None:
         """Its first frame was well."""
         self.hello = hello
-        self._stalled_at = None
+        self._say_by = None if self.reader.is_empty else time.monotonic() + STALLED_S
 
     def send(self, data: bytes) -> bool:
         """Send now what goes, keep the rest; whether all has gone. Raises ``OSError``."""
@@ -80,10 +82,10 @@ class Peer:
             try:
                 sent = self.connection.send(self._out[0])
             except (BlockingIOError, InterruptedError):
-                if self._stalled_at is None:
-                    self._stalled_at = time.monotonic() + STALLED_S
+                if self._take_by is None:
+                    self._take_by = time.monotonic() + STALLED_S
                 return False
-            self._stalled_at = None
+            self._take_by = None
             if sent < len(self._out[0]):
                 self._out[0] = self._out[0][sent:]
             else:
@@ -97,7 +99,7 @@ class Peer:
 
     def is_stalled(self, now: float) -> bool:
         """Whether it has kept its owner waiting for too long."""
-        return self._stalled_at is not None and now >= self._stalled_at
+        return any(by is not None and now >= by for by in (self._say_by, self._take_by))
 
     def close(self) -> None:
         """Let it go."""
