@@ -51,7 +51,7 @@ def get_events(job_id: int, *, after: int = 0, limit: int = 1000) -> list[Event]
 
 
 def cancel(
-    job_id: int, *, reason: str = "", tree: bool = False, join: bool = False
+    job_id: int, reason: str = "", *, tree: bool = False, join: bool = False
 ) -> Controlled | Deferred[Controlled]:
     """Cancel a job: at once, or at its next step boundary when it runs.
 

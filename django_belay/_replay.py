@@ -9,6 +9,7 @@ from django.db import connections, transaction
 
 from django_belay import conf
 from django_belay._control import check_id, get_row
+from django_belay.contract.erasure import refuse_erased
 from django_belay.db import storage_for_client
 from django_belay.engine.replay import Replay
 from django_belay.engine.replay import replay as replay_job
@@ -29,9 +30,11 @@ def replay(job_id: int) -> Replay:
         JobNotFound: No job has this id.
         UnknownKind: No job of its kind is registered here.
         NotReplayable: A chunk job has no journal.
+        PayloadErased: Its input and its steps' values are there no more.
         ForeignReservedStep: Another SDK has begun the job; it is the one to finish it.
     """
     job = get_row(check_id(job_id))
+    refuse_erased(job.id, job.input)
     services = Services(
         storage=storage_for_client().storage,
         clock=conf.clock(),

@@ -10,6 +10,7 @@ from asgiref.sync import sync_to_async
 
 from django_belay import _control as control
 from django_belay import _operate as operate
+from django_belay import _replay as replaying
 from django_belay import _waiting as waiting
 from django_belay.contract import envelope
 from django_belay.contract.job import JSON, Event, Job, Signal, Step
@@ -18,6 +19,7 @@ from django_belay.contract.names import is_reserved
 from django_belay.contract.state import State, is_terminal
 from django_belay.db import Insertion, storage_for_client
 from django_belay.deferred import Deferred
+from django_belay.engine.replay import Replay
 from django_belay.storage.base import Controlled, Inserted
 
 
@@ -154,6 +156,10 @@ class JobHandle:
         """Run a failed or cancelled job again; see :func:`django_belay.client.retry`."""
         return control.retry(self.id, join=join)
 
+    def replay(self) -> Replay:
+        """Run today's code against the job's journal, and write nothing; see :func:`django_belay.client.replay`."""
+        return replaying.replay(self.id)
+
     def reschedule(
         self, at: datetime | timedelta, *, join: bool = False
     ) -> Controlled | Deferred[Controlled]:
@@ -223,6 +229,10 @@ class JobHandle:
     async def aretry(self, *, join: bool = False) -> Controlled | Deferred[Controlled]:
         """As :meth:`retry`."""
         return await sync_to_async(self.retry)(join=join)
+
+    async def areplay(self) -> Replay:
+        """As :meth:`replay`."""
+        return await sync_to_async(self.replay)()
 
     async def areschedule(
         self, at: datetime | timedelta, *, join: bool = False

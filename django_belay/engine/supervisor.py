@@ -234,7 +234,8 @@ class Supervisor:
         # Never a hand-back: a job that kills its process must burn an attempt (rule 16).
         lost = self._held.drop_owner(member.number)
         if lost:
-            lease_log.warning("%s left %d jobs running; their leases run out", member, lost)
+            what = "a job running; its lease runs" if lost == 1 else f"{lost} jobs running; their leases run"
+            lease_log.warning("%s left %s out", member, what)
         if self._plan.once and member.state == "starting":
             self._exit_code = 1
 

@@ -17,7 +17,13 @@ from django.db import connection
 import django_belay
 from django_belay import Chunk, client
 from django_belay.engine.replay import Replay
-from django_belay.exceptions import ForeignReservedStep, JobNotFound, NotReplayable, UnknownKind
+from django_belay.exceptions import (
+    ForeignReservedStep,
+    JobNotFound,
+    NotReplayable,
+    PayloadErased,
+    UnknownKind,
+)
 from django_belay.jobs import job
 from django_belay.testing import drain, override_belay
 
@@ -509,3 +515,21 @@ def test_a_name_used_many_times_is_told_once(caplog: Any) -> None:
     record(*[step("a")] * 50, *[step("b")] * 2)
     assert caplog.text.count("uses the step name 'a' again") == 1
     assert caplog.text.count("uses the step name 'b' again") == 1
+
+
+def test_a_handle_replays_its_job() -> None:
+    script[:] = [lambda ctx: ctx.step("a", body, "a")]
+    handle = scripted.enqueue()
+    drain()
+    called.clear()
+    assert handle.replay() == client.replay(handle.id)
+    assert called == []
+
+
+def test_a_job_whose_payload_was_erased_is_not_replayed() -> None:
+    script[:] = [lambda ctx: ctx.step("a", body, "a")]
+    handle = scripted.enqueue()
+    drain()
+    handle.erase_payload()
+    with pytest.raises(PayloadErased, match=f"job {handle.id} was erased"):
+        handle.replay()
