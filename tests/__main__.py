@@ -29,7 +29,8 @@ def in_parallel(arguments: "list[str]") -> "list[str]":
     """Options that spread the tests over processes, unless the arguments decide that themselves."""
     if any(argument.startswith(("-n", "--numprocesses", "--pdb")) for argument in arguments):
         return []
-    return ["-n", "auto", "--maxprocesses", "4"]
+    # Tests wait more than they compute, and the slow ones stand together: who is done takes some over.
+    return ["-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]
 
 
 if __name__ == "__main__":
